@@ -1,0 +1,1 @@
+"""What runs beside the nodes: launches, watches, scrapes, reports. Never imports torch."""

@@ -1,0 +1,15 @@
+"""Errors that a person can act on. Each is one line that says what is wrong and what would do."""
+
+BAD_INPUT, FAILED = 2, 1
+
+
+class UserError(Exception):
+    """Bad input or a missing prerequisite: exit code 2."""
+
+    exit_code = BAD_INPUT
+
+
+class RunFailed(UserError):
+    """The input was good but the work failed: exit code 1."""
+
+    exit_code = FAILED

@@ -1,0 +1,1 @@
+"""What runs inside a node: one process is one rank. Never imports docker or monitor."""

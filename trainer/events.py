@@ -1,0 +1,174 @@
+"""What a rank says: one JSON object a line on its standard output, and nothing else is said there.
+
+Every event carries `event` (its kind), `rank` and `time` (Unix seconds). The monitor makes progress bars, results and
+error reports from this stream alone. Fields carry their unit in their name.
+
+    write(Step(rank=0, step=1, ...))          # in the rank
+    parse('{"event": "step", ...}')           # in the monitor: the dataclass, or None for a line that is no event
+"""
+
+import json
+import math
+import sys
+import threading
+import time as clock
+from dataclasses import asdict, dataclass, field, fields
+
+PHASES = ("data", "forward", "backward", "sync", "optimizer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    rank: int
+    time: float = field(default_factory=clock.time)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started(Event):
+    """The rank's process runs; nothing heavy is imported yet."""
+
+    world_size: int
+    host: str
+    pid: int
+    threads: int
+    interface: str  # the network interface Gloo uses
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready(Event):
+    """Process group, data and model are there; the first step comes next."""
+
+    parameters: int
+    gradient_bytes: int  # S in the formulas
+    train_samples: int
+    test_samples: int
+    steps: int  # how many this run takes, whether asked for as STEPS or EPOCHS
+    steps_per_epoch: int
+    versions: dict[str, str]
+    bf16_hint: bool  # fp32 was asked for and this CPU has bf16 instructions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step(Event):
+    """One optimizer step. `loss` and `accuracy` are of this rank's share of the batch, before the update."""
+
+    step: int  # from 1
+    epoch: int  # from 1
+    loss: float | None  # None: not finite
+    accuracy: float
+    samples: int  # of this rank
+    seconds: dict[str, float]  # by phase, see PHASES; sync is the exposed part, what backward did not hide
+    step_seconds: float  # wall time of the whole step
+    sent_bytes: int  # payload of the collectives of this step
+    received_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint(Event):
+    step: int
+    path: str  # inside the node
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained(Event):
+    """The last step is done; evaluation comes next."""
+
+    seconds: float  # from before the first step to after the last
+    distinct_samples: int  # training samples seen by any rank
+    synchronisations: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated(Event):
+    """Rank 0, once: the whole test set, each sample counted once over all ranks."""
+
+    samples: int
+    loss: float | None
+    accuracy: float
+    confusion_matrix: list[list[int]]  # [true class][predicted class]
+    classes: list[str]
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished(Event):
+    """The rank's last word when all went well."""
+
+    peak_memory_bytes: int  # this process's peak resident set
+    cpu_seconds: float  # user + system of this process
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed(Event):
+    """The rank's last word when something went wrong. `kind` says whose fault it looks like from here.
+
+    own: this rank's error. peer: another rank is gone. deadline: a collective took longer than DEADLINE.
+    mismatch: ranks disagree about a collective. input: data or spec cannot be used.
+    """
+
+    kind: str
+    message: str  # one line
+    suspect_rank: int | None = None
+    traceback: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alive(Event):
+    """Each HEARTBEAT_SECONDS from a thread of its own, so that a frozen process is told from a slow step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warning(Event):
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exited(Event):
+    """From the node's launcher, after the rank's process ended."""
+
+    code: int | None  # exit status, None when a signal ended it
+    signal: str | None  # "SIGKILL", ...
+    out_of_memory: bool  # the node's memory limit killed it
+
+
+HEARTBEAT_SECONDS = 2.0
+_KINDS = {
+    k.__name__.lower(): k
+    for k in (Started, Ready, Step, Checkpoint, Trained, Evaluated, Finished, Failed, Alive, Warning, Exited)
+}
+_lock = threading.Lock()
+
+
+def to_line(event: Event) -> str:
+    """The event as one line of JSON, without the newline. JSON has no NaN: a number that is not finite becomes null."""
+    return json.dumps({"event": type(event).__name__.lower(), **finite(asdict(event))}, allow_nan=False)
+
+
+def finite(value):
+    """The value with every float that is not finite, however deep, replaced by None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {k: finite(v) for k, v in value.items()}
+    return [finite(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def write(event: Event, stream=None) -> None:
+    """Write one event, whole and at once: threads of a rank share the stream."""
+    stream = stream or sys.stdout
+    with _lock:
+        stream.write(to_line(event) + "\n")
+        stream.flush()
+
+
+def parse(line: str) -> Event | None:
+    """The event on this line; None when the line is no event (a library printed it). Unknown fields are passed over."""
+    try:
+        values = json.loads(line)
+        kind = _KINDS[values.pop("event")]
+        known = {f.name for f in fields(kind)}
+        return kind(**{k: v for k, v in values.items() if k in known})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
