@@ -133,10 +133,17 @@ class Exited(Event):
     out_of_memory: bool  # the node's memory limit killed it
 
 
+@dataclass(frozen=True, kw_only=True)
+class Busy(Event):
+    """From the node's launcher: another run holds this node, the rank was not started."""
+
+    run: str
+
+
 HEARTBEAT_SECONDS = 2.0
 _KINDS = {
     k.__name__.lower(): k
-    for k in (Started, Ready, Step, Checkpoint, Trained, Evaluated, Finished, Failed, Alive, Warning, Exited)
+    for k in (Started, Ready, Step, Checkpoint, Trained, Evaluated, Finished, Failed, Alive, Warning, Exited, Busy)
 }
 _lock = threading.Lock()
 

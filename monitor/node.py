@@ -1,0 +1,180 @@
+"""Inside a node, between the orchestrator and a rank. Two commands, both started through the runtime:
+
+    python -m monitor.node check    print one JSON object: what this node is, as seen from inside
+    python -m monitor.node run      read one JSON request on stdin, run one rank, forward its output, end with `exited`
+
+`run` holds the node's lock for as long as the rank lives, so two runs never share a node, and the kernel lets go of it
+whatever happens. Its stdin is the orchestrator's hand: a line TERM or KILL is passed on to the rank, and end of file
+(the orchestrator is gone, even by kill -9) kills the rank at once. No rank outlives the command that asked for it.
+"""
+
+import ctypes
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from monitor import cgroup
+from trainer.events import Busy, Exited, write
+
+STATE = Path(os.environ.get("SYNCBED_STATE", "/run/syncbed"))  # the node's own tmpfs: lock and live metrics
+DATA = Path("/data")
+PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+def main() -> int:
+    command = sys.argv[1] if len(sys.argv) == 2 else ""
+    if command == "check":
+        print(json.dumps(check()))
+        return 0
+    if command == "run":
+        return run(json.loads(sys.stdin.readline()))
+    print("usage: python -m monitor.node check|run", file=sys.stderr)
+    return 2
+
+
+def check() -> dict:
+    """The node's facts. Kills nothing, changes nothing but `leftovers`: ranks that no launcher holds, which it ends."""
+    usage = cgroup.read()
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    hostname = socket.gethostname()
+    holder = lock_holder()
+    shm = os.statvfs("/dev/shm")
+    return {
+        "hostname": hostname,
+        "addresses": _addresses(hostname),
+        "peers": {name: _addresses(name) for name in (f"trainer-{rank}" for rank in range(world_size))},
+        "rank": int(os.environ.get("RANK", "0")),
+        "world_size": world_size,
+        "cpu_limit_cores": usage.cpu_limit_cores,
+        "memory_limit_bytes": usage.memory_limit_bytes,
+        "shm_bytes": shm.f_frsize * shm.f_blocks,
+        "code": os.environ.get("SYNCBED_CODE", ""),
+        "data": sorted(path.parent.name for path in DATA.glob("*/manifest.json")),
+        "free_port": _free_port(),
+        "run": holder,
+        "leftovers": [] if holder else end_leftovers(),
+    }
+
+
+def run(request: dict) -> int:
+    """Run one rank to its end. `request`: run (id), rank, env (added to this process's), argv.
+
+    Prints Busy and returns 3 when another run holds the node; otherwise returns 0 or 1 as the rank ended.
+    """
+    rank = request["rank"]
+    lock = take_lock(request["run"])
+    if lock is None:
+        write(Busy(rank=rank, run=lock_holder() or "unknown"))
+        return 3
+    metrics = STATE / "metrics"
+    shutil.rmtree(metrics, ignore_errors=True)  # the figures of an earlier run are not this one's
+    metrics.mkdir(parents=True)
+    kills_before = cgroup.read().oom_kills or 0
+    child = subprocess.Popen(
+        request["argv"],
+        env=os.environ
+        | request["env"]
+        | {"SYNCBED_RUN_ID": request["run"], "PROMETHEUS_MULTIPROC_DIR": str(metrics)},
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,  # a group of its own: signals reach its helpers too
+        preexec_fn=_die_with_parent,
+    )
+    signal.signal(signal.SIGTERM, lambda *_: _signal(child, signal.SIGTERM))
+    threading.Thread(target=_obey, args=(child,), daemon=True).start()
+    code = child.wait()
+    write(
+        Exited(
+            rank=rank,
+            code=code if code >= 0 else None,
+            signal=signal.Signals(-code).name if code < 0 else None,
+            out_of_memory=(cgroup.read().oom_kills or 0) > kills_before,
+        )
+    )
+    return 0 if code == 0 else 1
+
+
+def take_lock(run_id: str):
+    """The node's lock, held until this process ends; None when another run holds it."""
+    STATE.mkdir(parents=True, exist_ok=True)
+    lock = (STATE / "lock").open("a+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+    lock.truncate(0)
+    lock.write(run_id)
+    lock.flush()
+    return lock
+
+
+def lock_holder() -> str | None:
+    """The id of the run that holds this node; None when it is free."""
+    try:
+        with (STATE / "lock").open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return lock.read() or "starting"
+    except FileNotFoundError:
+        pass
+    return None
+
+
+def end_leftovers() -> list[int]:
+    """Kill ranks that nobody holds (their launcher died while they were frozen). Returns their process ids."""
+    ended = []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        pid = int(environ.parent.name)
+        try:
+            ours = b"SYNCBED_RUN_ID=" in environ.read_bytes()
+            if ours and pid != os.getpid():
+                os.kill(pid, signal.SIGKILL)
+                ended.append(pid)
+        except (OSError, ProcessLookupError):
+            continue  # gone already, or not ours to see
+    return ended
+
+
+def _obey(child: subprocess.Popen) -> None:
+    """Pass on what the orchestrator says until it is gone; then end the rank, frozen or not."""
+    for line in sys.stdin:
+        if line.strip() in ("TERM", "KILL"):
+            _signal(child, signal.Signals["SIG" + line.strip()])
+    _signal(child, signal.SIGKILL)
+
+
+def _signal(child: subprocess.Popen, number: int) -> None:
+    try:
+        os.killpg(child.pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def _die_with_parent() -> None:
+    """The kernel kills the rank should this launcher be killed itself. prctl(2)."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _addresses(name: str) -> list[str]:
+    try:
+        return sorted({info[4][0] for info in socket.getaddrinfo(name, None, socket.AF_INET)})
+    except OSError:
+        return []
+
+
+def _free_port() -> int:
+    """A port nothing listens on now. The kernel does not hand it out again soon, so a run may use it."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
