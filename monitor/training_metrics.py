@@ -1,0 +1,57 @@
+"""The live training figures of a node's ranks, merged from the files of prometheus-client's multiprocess mode."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from prometheus_client.core import Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+
+KEEP_SECONDS = 5.0  # figures of a rank that ended stay this long, so that a scrape each second sees the last of them
+
+
+class TrainingCollector:
+    """Merges the files of all ranks of this node; files of ranks that ended are removed after KEEP_SECONDS."""
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic):
+        self._folder, self._clock = folder, clock
+        self._dead_since: dict[int, float] = {}
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing is known before a rank runs. (Without this, registering would already read the files.)"""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """The ranks' metrics; none in the rare scrape that meets a file in the making."""
+        self._remove_dead()
+        for _ in range(3):
+            try:
+                return list(MultiProcessCollector.merge([str(f) for f in self._files()]))
+            except Exception:  # a file vanished or is half made, and what is raised then is not of one type
+                continue
+        return ()
+
+    def _files(self) -> list[Path]:
+        return sorted(self._folder.glob("*.db"))
+
+    def _remove_dead(self):
+        now = self._clock()
+        for file in self._files():
+            pid = file.stem.rpartition("_")[2]
+            if not pid.isdigit() or _alive(int(pid)):
+                continue
+            if now - self._dead_since.setdefault(int(pid), now) >= KEEP_SECONDS:
+                with contextlib.suppress(OSError):
+                    file.unlink()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True
