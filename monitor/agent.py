@@ -52,7 +52,8 @@ class NodeCollector:
 
     def collect(self) -> Iterable[Metric]:
         """One reading of the node."""
-        info = GaugeMetricFamily("syncbed_node_info", "Which node this is and what its figures are of.", labels=self._info)
+        text = "Always 1; the labels say which node this is and what its figures are of."
+        info = GaugeMetricFamily("syncbed_node_info", text, labels=self._info)
         info.add_metric(self._info.values(), 1)
         yield info
         usage = self._read_usage()

@@ -19,10 +19,6 @@ class TrainingCollector:
         self._folder, self._clock = folder, clock
         self._dead_since: dict[int, float] = {}
 
-    def describe(self) -> Iterable[Metric]:
-        """Nothing is known before a rank runs. (Without this, registering would already read the files.)"""
-        return ()
-
     def collect(self) -> Iterable[Metric]:
         """The ranks' metrics; none in the rare scrape that meets a file in the making."""
         self._remove_dead()

@@ -1,0 +1,119 @@
+"""A run's window, read back from the cluster's Prometheus through its HTTP API.
+
+Asks for the scrapes themselves (a range selector in an instant query), not for values at regular times: those Prometheus
+fills from up to five minutes back, which would hide every gap.
+"""
+
+import json
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Collection
+
+from monitor.sampling import METRICS, Row, make_row
+
+WAIT_SECONDS = 10.0  # for the last scrape of a run: one scrape interval, with room for a busy machine
+_PAGE_SECONDS = 600  # keeps an answer of 16 nodes at a few MB
+_RETRY_SECONDS = 0.25
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy for the internet cannot reach it
+_NAMES = "|".join(METRICS)
+
+
+class NotAnswering(Exception):
+    """Prometheus did not give an answer that can be used; str() says why."""
+
+
+def _warn(message: str) -> None:
+    print(f"warning: {message}", file=sys.stderr)
+
+
+def window(
+    url: str,
+    start: float,
+    end: float,
+    step_seconds: float = 1.0,
+    nodes: Collection[str] = (),
+    wait_seconds: float = WAIT_SECONDS,
+    warn: Callable[[str], None] = _warn,
+) -> list[Row]:
+    """The scrapes of every node from one step before `start` to one step after `end` (Unix seconds), by time.
+
+    At most one row per node and step, the last one; a step without a scrape has no row. The step before and the step
+    after are there so that a counter's growth covers the whole run. Waits until Prometheus holds a scrape at or after
+    `end` of every one of `nodes` (none named: of every node it knows), at most `wait_seconds`. Never raises for a
+    Prometheus that is late, away or broken: `warn` is called, and what could be read is returned.
+    """
+    deadline = time.monotonic() + wait_seconds
+    try:
+        late = _retry(lambda: _late(url, end, nodes), deadline, until=lambda late: not late)
+        if late:
+            names = ", ".join(sorted(late))
+            warn(f"Prometheus has no scrape of {names} since the run ended; metrics.csv lacks its end")
+        # One that has just answered gets a moment for the data too, however long the wait was.
+        deadline = max(deadline, time.monotonic() + 2.0)
+        scrapes: dict[tuple[str, float], list[tuple[str, float]]] = {}
+        for first, last in _pages(start - step_seconds, end + step_seconds):
+            for series in _retry(lambda a=first, b=last: _range(url, a, b), deadline):
+                name, node = series["metric"]["__name__"], series["metric"].get("node", "")
+                for when, value in series["values"]:
+                    scrapes.setdefault((node, when), []).append((name, float(value)))
+    except NotAnswering as error:
+        warn(f"Prometheus at {url} does not answer ({error}); metrics.csv is empty")
+        return []
+    newest = {}
+    for (node, when), samples in sorted(scrapes.items()):
+        if start - step_seconds <= when <= end + step_seconds:
+            newest[node, when // step_seconds] = make_row(when, node, samples)
+    return sorted(newest.values(), key=lambda row: (row.time, row.node))
+
+
+def _late(url: str, end: float, nodes: Collection[str]) -> set[str]:
+    """Nodes whose last scrape, failed ones included, is before `end`."""
+    last = {s["metric"].get("node", ""): float(s["value"][1]) for s in query(url, 'timestamp(up{job="node"})')}
+    return {node for node in set(nodes) or last or {"any node"} if last.get(node, 0.0) < end}
+
+
+def _range(url: str, first: float, last: float) -> list[dict]:
+    """Every scrape after `first`, up to and with `last`, of the metrics that have a column."""
+    milliseconds = round(1000 * (last - first))
+    return query(url, f'{{job="node",__name__=~"{_NAMES}"}}[{milliseconds}ms]', last)
+
+
+def _pages(start: float, end: float):
+    while start < end:
+        yield start, min(start + _PAGE_SECONDS, end)
+        start += _PAGE_SECONDS
+
+
+def query(url: str, expression: str, when: float | None = None) -> list[dict]:
+    """The result of one instant query. Raises NotAnswering."""
+    form = {"query": expression} | ({} if when is None else {"time": f"{when:.3f}"})
+    request = urllib.request.Request(url.rstrip("/") + "/api/v1/query", urllib.parse.urlencode(form).encode())
+    try:
+        with _OPENER.open(request, timeout=5) as answer:
+            return json.load(answer)["data"]["result"]
+    except urllib.error.HTTPError as error:
+        raise NotAnswering(f"HTTP {error.code}: {error.read(200).decode(errors='replace').strip()}") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise NotAnswering(str(getattr(error, "reason", error)) or type(error).__name__) from None
+    except Exception as error:  # http.client's own errors: an answer cut short while Prometheus stops
+        raise NotAnswering(f"{type(error).__name__}: {error}") from None
+
+
+def _retry(ask: Callable, deadline: float, until: Callable = lambda answer: True):
+    """Ask until the answer is as wanted or time is up: then the last answer, or the error if there was none."""
+    while True:
+        answer = error = None
+        try:
+            answer = ask()
+        except NotAnswering as e:
+            error = e
+        if error is None and until(answer):
+            return answer
+        if time.monotonic() + _RETRY_SECONDS > deadline:
+            if error is not None:
+                raise error
+            return answer
+        time.sleep(_RETRY_SECONDS)
