@@ -1,0 +1,89 @@
+"""Data sets: found, fetched, checked and prepared once, beside the nodes. Ranks only read what was prepared.
+
+prepared = prepare("cifar10", seed=42, data_dir=Path("~/cifar").expanduser(), cache=CACHE)
+prepared.path / "train_images.npy"        # uint8 (N, channels, height, width)
+prepared.manifest["mean"]                 # per channel, of training pixels scaled to 0..1
+"""
+
+import json
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from monitor.data.download import Unavailable
+from monitor.data.store import Prepared
+from monitor.errors import UserError
+from trainer.registry import DATA, load
+from trainer.spec import SpecError, unknown
+
+CACHE = Path("data")  # beside runs/, in the folder where syncbed is run
+SETTINGS = ("DATA", "DATA_DIR", "SEED")
+
+__all__ = ["CACHE", "Prepared", "command", "default", "prepare"]
+
+
+def prepare(name: str, *, seed: int, data_dir: Path | None, cache: Path, say=print, verify: bool = False) -> Prepared:
+    """The prepared folder of the data set `name`, a key of trainer.registry.DATA: at once when the cache has it whole.
+
+    `verify` compares the checksums of what the cache has too, not only sizes; what is damaged is prepared anew.
+    Raises UserError when it cannot be had (the line says what would do), RunFailed when the disk is full.
+    """
+    try:
+        return _prepare(name, seed=seed, data_dir=data_dir, cache=cache, say=say, verify=verify)
+    except Unavailable as error:
+        raise UserError(
+            f"DATA={name} cannot be fetched ({error}); "
+            "a network, DATA_DIR=folder with its files, or DATA=synthetic would do"
+        ) from error
+
+
+def default(*, seed: int, data_dir: Path | None, cache: Path, say=print, verify: bool = False) -> Prepared:
+    """What a run uses whose user named no DATA: cifar10, and where it cannot be fetched synthetic, with a warning.
+
+    A DATA_DIR was named by the user: one that cannot be used raises UserError here too.
+    """
+    try:
+        return _prepare("cifar10", seed=seed, data_dir=data_dir, cache=cache, say=say, verify=verify)
+    except Unavailable as error:
+        say(
+            f"warning: cifar10 cannot be fetched ({error}), so synthetic images are used instead; "
+            "DATA_DIR=folder with its files or a network would do, DATA=synthetic silences this"
+        )
+        made = _prepare("synthetic", seed=seed, data_dir=None, cache=cache, say=say, verify=verify)
+        label = f"{made.label} (no DATA named, cifar10 could not be fetched)"
+        return replace(made, label=label, manifest={**made.manifest, "label": label})
+
+
+def _prepare(name: str, **how) -> Prepared:
+    return load(DATA[name].place)(DATA[name], **how)
+
+
+def command(settings: dict[str, str], args) -> int:
+    """`syncbed data DATA=cifar10 DATA_DIR=folder`: prepare, compare checksums, say what there is."""
+    for name, value in settings.items():
+        if name not in SETTINGS:
+            raise SpecError(name, value, unknown(name, SETTINGS))
+    name, seed = settings.get("DATA"), settings.get("SEED", "42")
+    if name is not None and name not in DATA:
+        raise SpecError("DATA", name, "one of: " + ", ".join(DATA))
+    if not (seed.isascii() and seed.isdigit() and int(seed) < 2**31):
+        raise SpecError("SEED", seed, f"a whole number from 0 to {2**31 - 1}")
+    how = {
+        "seed": int(seed),
+        "data_dir": Path(settings["DATA_DIR"]).expanduser() if "DATA_DIR" in settings else None,
+        "cache": CACHE,
+        "say": partial(print, file=sys.stderr if args.json else sys.stdout),
+        "verify": True,
+    }
+    prepared = prepare(name, **how) if name else default(**how)
+    manifest = prepared.manifest
+    if args.json:
+        print(json.dumps({"path": str(prepared.path), "key": prepared.key, "verified": True, **manifest}))
+        return 0
+    samples = f"{manifest['train_samples']} training and {manifest['test_samples']} test images"
+    shape, classes = "x".join(map(str, manifest["shape"])), len(manifest["classes"])
+    print(f"{prepared.label}: {prepared.path}")
+    print(f"{samples} of {shape}, {classes} classes")
+    print("SHA-256 of every file as in its manifest.json")
+    return 0

@@ -1,0 +1,185 @@
+"""The cache of prepared data: every folder in it is whole, whatever happened to the process that made it.
+
+A folder is made under a lock, in a temporary place beside its own, with manifest.json written last, and is then renamed
+into place. A process killed at any moment leaves at most a temporary folder, which the next one under the same lock
+removes. The lock is flock(2), released by the kernel when its holder dies.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from monitor.errors import RunFailed, UserError
+
+try:
+    import fcntl
+except ImportError:  # Windows has no flock
+    fcntl = None
+
+SCHEMA = 1
+ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
+BLOCK = 1000  # images at a time where a computation needs more memory than the images themselves
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True)
+class Content:
+    """A data set in memory. Images are uint8 (N, channels, height, width), labels int64 (N,) from 0."""
+
+    name: str
+    train_images: np.ndarray
+    train_labels: np.ndarray
+    test_images: np.ndarray
+    test_labels: np.ndarray
+    classes: list[str]
+    source: str  # where it came from
+    label: str  # how results name it
+    augment: bool  # whether crop and flip leave an image in its class
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A complete folder of the cache: manifest.json and one .npy file per array."""
+
+    path: Path
+    key: str  # the folder's name; the same key means the same bytes
+    manifest: dict
+    label: str
+
+
+def prepare_once(cache: Path, key: str, make: Callable[[], Content], say, verify: bool = False) -> Prepared:
+    """The folder `key` of the cache, made by `make` when it is not there whole; `verify` compares checksums too.
+
+    Raises RunFailed (disk full) and UserError (cache not writable), besides what `make` raises; then no folder is left.
+    """
+    found = complete(cache / key, verify)
+    if found:
+        return found
+    try:
+        with _lock(cache, key, say):
+            found = complete(cache / key, verify)  # another process may have made it while this one waited
+            if found:
+                return found
+            if (cache / key).exists():
+                say(f"{cache / key} is damaged; it is prepared anew")
+            unfinished = cache / f".{key}.tmp"  # only the holder of the lock uses this name
+            shutil.rmtree(unfinished, ignore_errors=True)
+            try:
+                unfinished.mkdir()
+                _write(unfinished, make())
+                shutil.rmtree(cache / key, ignore_errors=True)
+                unfinished.rename(cache / key)
+            finally:
+                shutil.rmtree(unfinished, ignore_errors=True)
+    except OSError as error:
+        if error.errno in FULL:
+            raise RunFailed(f"{cache}: no space left while preparing {key}; free some space there") from error
+        reason = error.strerror or error
+        raise UserError(f"{cache}: cannot keep prepared data there ({reason}); make it writable") from error
+    return complete(cache / key)
+
+
+def complete(path: Path, verify: bool = False) -> Prepared | None:
+    """The folder, if every file is there with the size in the manifest (with `verify`, the checksum too); else None."""
+    try:
+        manifest = json.loads((path / "manifest.json").read_text())
+        if manifest["schema"] != SCHEMA:
+            return None
+        for name, file in manifest["files"].items():
+            if (path / name).stat().st_size != file["bytes"] or (verify and sha256(path / name) != file["sha256"]):
+                return None
+        return Prepared(path, path.name, manifest, manifest["label"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def mean_and_std(images: np.ndarray) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel, of pixels scaled to 0..1, from exact integer sums.
+
+    A channel that is the same everywhere gets 1 for its deviation, so that dividing by it does no harm.
+    """
+    channels = images.shape[1]
+    total, squares = np.zeros(channels, np.uint64), np.zeros(channels, np.uint64)
+    for start in range(0, len(images), BLOCK):
+        block = images[start : start + BLOCK].astype(np.uint32)
+        total += block.sum(axis=(0, 2, 3), dtype=np.uint64)
+        squares += (block * block).sum(axis=(0, 2, 3), dtype=np.uint64)
+    n = images.size // channels
+    sums = [(int(s), int(q)) for s, q in zip(total, squares, strict=True)]
+    mean = [s / n / 255 for s, _ in sums]
+    std = [((n * q - s * s) ** 0.5 / n / 255) or 1.0 for s, q in sums]
+    return mean, std
+
+
+class _Hashing:
+    """A file that numpy writes into block by block: hashed on the way, and a full disk keeps its errno.
+
+    Given a real file numpy would write it whole by C's fwrite, whose failure arrives as an OSError without errno.
+    """
+
+    def __init__(self, file):
+        self.file, self.bytes, self.digest = file, 0, hashlib.sha256()
+
+    def write(self, block: bytes) -> None:
+        self.file.write(block)
+        self.bytes += len(block)
+        self.digest.update(block)
+
+
+def _write(folder: Path, content: Content) -> None:
+    files = {}
+    for name in ARRAYS:
+        with (folder / f"{name}.npy").open("wb") as file:
+            hashing = _Hashing(file)
+            np.save(hashing, getattr(content, name), allow_pickle=False)
+        files[f"{name}.npy"] = {"bytes": hashing.bytes, "sha256": hashing.digest.hexdigest()}
+    mean, std = mean_and_std(content.train_images)
+    manifest = {
+        "schema": SCHEMA,
+        "name": content.name,
+        "shape": list(content.train_images.shape[1:]),
+        "classes": content.classes,
+        "mean": mean,
+        "std": std,
+        "augment": content.augment,
+        "train_samples": len(content.train_images),
+        "test_samples": len(content.test_images),
+        "source": content.source,
+        "label": content.label,
+        "files": files,
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+
+
+@contextmanager
+def _lock(cache: Path, key: str, say) -> Iterator[None]:
+    """Hold the cache's lock of this key; waits for another process that holds it."""
+    if fcntl is None:
+        raise UserError("preparing data needs file locks of Linux or macOS; on Windows run syncbed inside WSL 2")
+    cache.mkdir(parents=True, exist_ok=True)
+    handle = os.open(cache / f".{key}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another process that is preparing {key}")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)  # releases the lock; the file stays, since removing it would let two holders in
