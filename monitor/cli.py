@@ -5,10 +5,11 @@ import os
 import re
 import sys
 import traceback
+from dataclasses import fields
 from importlib import import_module
 
-from monitor.errors import BAD_INPUT, UserError
-from trainer.spec import SpecError
+from monitor.errors import BAD_INPUT, FAILED, UserError
+from trainer.spec import RunSpec, SpecError
 
 COMMANDS = {  # name: (place of the handler, what it does, example). A handler takes (settings, args), returns an exit code.
     "up": ("monitor.cluster:up", "build what is missing and start the cluster", "syncbed up NODES=4 CPUS=0.5"),
@@ -19,34 +20,76 @@ COMMANDS = {  # name: (place of the handler, what it does, example). A handler t
     "run": ("monitor.run:command", "train once", "syncbed run SYNC=ddp MODEL=vgg11 STEPS=40"),
     "where": ("monitor.runtime:where", "say which runtime a run would use", "syncbed where"),
     "data": ("monitor.data:command", "fetch, check and prepare a data set", "syncbed data DATA=cifar10"),
-    "runs": ("monitor.results:list_command", "list the runs", "syncbed runs --json"),
-    "show": ("monitor.results:show_command", "one run's summary", "syncbed show latest"),
+    "runs": ("monitor.summary:list_command", "list the runs", "syncbed runs --json"),
+    "show": ("monitor.summary:show_command", "one run's summary", "syncbed show latest"),
     "doctor": ("monitor.doctor:command", "check this machine, say what would fix it", "syncbed doctor"),
     "clean": ("monitor.cluster:clean", "remove what crashed runs left behind", "syncbed clean"),
 }
 TAKES_A_RUN = {"show"}
+MAKEFILE_WORDS = {"PYTHON", "PYTEST_ARGS", "RUN"}  # for the Makefile itself
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command. Every foreseen error is one line on stderr; a traceback shows only with DEBUG=1."""
     args = parser().parse_args(argv)
+    debug = "DEBUG=1" in args.settings or os.environ.get("DEBUG") == "1"
     try:
-        settings = parse_settings(args.settings) | (make_settings() if args.from_make else {})
+        settings = parse_settings(args.settings) | (make_settings(dict(os.environ)) if args.from_make else {})
+        settings.pop("DEBUG", None)
         module, handler = COMMANDS[args.command][0].split(":")
-        debug = settings.pop("DEBUG", os.environ.get("DEBUG", "0")) == "1"
         return getattr(import_module(module), handler)(settings, args) or 0
     except (UserError, SpecError) as error:
         print(f"syncbed: {error}", file=sys.stderr)
         return getattr(error, "exit_code", BAD_INPUT)
     except KeyboardInterrupt:
         print("syncbed: interrupted", file=sys.stderr)
-        return 130
+        return FAILED
     except Exception as error:
-        if os.environ.get("DEBUG") == "1" or locals().get("debug"):
+        if debug:
             traceback.print_exc()
         else:
-            print(f"syncbed: {type(error).__name__}: {str(error) or 'no message'} (DEBUG=1 shows where)", file=sys.stderr)
-        return 1
+            print(
+                f"syncbed: {type(error).__name__}: {str(error) or 'no message'} (DEBUG=1 shows where)", file=sys.stderr
+            )
+        return FAILED
+
+
+def run() -> None:
+    """The console script."""
+    sys.exit(main())
+
+
+def parse_settings(words: list[str]) -> dict[str, str]:
+    """NAME=value words as a dictionary. Raises UserError for a word of another form."""
+    settings = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise UserError(f"{word}: not a setting; settings are NAME=value, as in SYNC=ddp")
+        settings[name] = value
+    return settings
+
+
+def make_settings(environment: dict[str, str]) -> dict[str, str]:
+    """What was set on make's command line: make names it in MAKEFLAGS and exports the values (GNU make manual, 5.7.2).
+
+    Read from the environment, not passed through the shell, so that no value needs quoting. A setting that comes from
+    the user's own environment is not on make's command line and does not count.
+    """
+    flags = re.split(r"(?<!\\) ", environment.get("MAKEFLAGS", ""))
+    names = [m[1] for flag in flags if (m := re.match(r"([A-Za-z_][A-Za-z0-9_]*):?=", flag))]
+    return {name: environment[name] for name in names if name in environment and name not in MAKEFILE_WORDS}
+
+
+def settings_help(command: str) -> str:
+    """The settings that a command takes, a line each."""
+    if command != "run":
+        return ""
+    from monitor.run import NOT_IN_SPEC
+
+    rows = [(f.metadata["setting"], f"{f.metadata['help']}; default: {f.default}") for f in fields(RunSpec)]
+    rows += NOT_IN_SPEC.items()
+    return "settings:\n" + "\n".join(f"  {name:14}{what}" for name, what in rows)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -8,10 +8,12 @@ whatever happens. Its stdin is the orchestrator's hand: a line TERM or KILL is p
 (the orchestrator is gone, even by kill -9) kills the rank at once. No rank outlives the command that asked for it.
 """
 
+import contextlib
 import ctypes
 import fcntl
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -57,7 +59,7 @@ def check() -> dict:
         "shm_bytes": shm.f_frsize * shm.f_blocks,
         "code": os.environ.get("SYNCBED_CODE", ""),
         "data": sorted(path.parent.name for path in DATA.glob("*/manifest.json")),
-        "free_port": _free_port(),
+        "free_port": free_port(),
         "run": holder,
         "leftovers": [] if holder else end_leftovers(),
     }
@@ -79,9 +81,7 @@ def run(request: dict) -> int:
     kills_before = cgroup.read().oom_kills or 0
     child = subprocess.Popen(
         request["argv"],
-        env=os.environ
-        | request["env"]
-        | {"SYNCBED_RUN_ID": request["run"], "PROMETHEUS_MULTIPROC_DIR": str(metrics)},
+        env=os.environ | request["env"] | {"SYNCBED_RUN_ID": request["run"], "PROMETHEUS_MULTIPROC_DIR": str(metrics)},
         stdin=subprocess.DEVNULL,
         start_new_session=True,  # a group of its own: signals reach its helpers too
         preexec_fn=_die_with_parent,
@@ -137,7 +137,7 @@ def end_leftovers() -> list[int]:
             if ours and pid != os.getpid():
                 os.kill(pid, signal.SIGKILL)
                 ended.append(pid)
-        except (OSError, ProcessLookupError):
+        except OSError:
             continue  # gone already, or not ours to see
     return ended
 
@@ -151,10 +151,8 @@ def _obey(child: subprocess.Popen) -> None:
 
 
 def _signal(child: subprocess.Popen, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, number)
-    except ProcessLookupError:
-        pass
 
 
 def _die_with_parent() -> None:
@@ -169,11 +167,16 @@ def _addresses(name: str) -> list[str]:
         return []
 
 
-def _free_port() -> int:
-    """A port nothing listens on now. The kernel does not hand it out again soon, so a run may use it."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
+def free_port() -> int:
+    """A port nothing listens on, below the range that the kernel takes for outgoing connections on its own."""
+    while True:
+        port = random.randint(20000, 32000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+                return port
+            except OSError:
+                continue
 
 
 if __name__ == "__main__":

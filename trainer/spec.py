@@ -1,7 +1,7 @@
 """RunSpec: everything that decides what a run computes. The only thing the monitor and the trainer share, besides events.
 
-    spec = RunSpec.from_settings({"SYNC": "ddp", "BATCH": "128"})   # the words of `make run`
-    RunSpec.from_json(spec.to_json()) == spec
+spec = RunSpec.from_settings({"SYNC": "ddp", "BATCH": "128"})   # the words of `make run`
+RunSpec.from_json(spec.to_json()) == spec
 """
 
 import json
@@ -45,7 +45,7 @@ class RunSpec:
     weight_decay: float = setting("WEIGHT_DECAY", 1e-4, "L2 penalty")
     precision: str = setting("PRECISION", "fp32", "arithmetic of forward and backward: " + ", ".join(PRECISIONS))
     every_steps: int = setting("EVERY", 0, "steps between checkpoints; 0: one at the end")
-    deadline_seconds: float = setting("DEADLINE", 30.0, "a rank that is lost or silent ends the run within this, seconds")
+    deadline_seconds: float = setting("DEADLINE", 30.0, "seconds within which a lost or silent rank ends the run")
 
     def __post_init__(self):
         _one_of("SYNC", self.sync, SYNCS)
@@ -61,7 +61,7 @@ class RunSpec:
         _number("WEIGHT_DECAY", self.weight_decay, 0)
         _number("DEADLINE", self.deadline_seconds, 5)
         if (self.steps is None) == (self.epochs is None):
-            raise SpecError("EPOCHS", self.epochs, "give STEPS or EPOCHS, not both" if self.steps else "give STEPS or EPOCHS")
+            raise SpecError("EPOCHS", self.epochs, "give either STEPS or EPOCHS" + (", not both" if self.steps else ""))
         if self.steps is not None:
             _whole("STEPS", self.steps, 1)
         else:
@@ -126,8 +126,8 @@ def _whole(name, value, low, high=None):
 def _number(name, value, low, strictly=False, below=math.inf):
     good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if not good or value < low or (strictly and value == low) or value >= below:
-        span = f"a number {'above' if strictly else 'from'} {low}" + (f" and below {below}" if below != math.inf else "")
-        raise SpecError(name, value, span)
+        most = f" and below {below}" if below != math.inf else ""
+        raise SpecError(name, value, f"a number {'above' if strictly else 'from'} {low}{most}")
 
 
 def _convert(name, text, kind):

@@ -1,0 +1,31 @@
+"""How nodes are reached. Nothing outside this folder knows whether a node is a container or a process here."""
+
+from monitor.errors import UserError
+
+RUNTIMES = ("docker", "local")
+
+
+def choose(settings: dict[str, str]):
+    """The runtime that RUNTIME= names; without it, docker where a cluster is up and local otherwise.
+
+    Takes RUNTIME and PROJECT out of `settings`. Raises UserError when RUNTIME names neither, or docker without a cluster.
+    """
+    wanted = settings.pop("RUNTIME", None)
+    project = settings.pop("PROJECT", "syncbed")
+    if wanted not in (None, *RUNTIMES):
+        raise UserError(f"RUNTIME={wanted}: one of: {', '.join(RUNTIMES)}")
+    if wanted != "local":
+        from monitor.runtime.docker import DockerRuntime
+
+        cluster = DockerRuntime.find(project, required=wanted == "docker")
+        if cluster:
+            return cluster
+    from monitor.runtime.local import LocalRuntime
+
+    return LocalRuntime(chosen=wanted == "local")
+
+
+def where(settings: dict[str, str], args) -> int:
+    """CLI: print the name of the runtime that a run would use."""
+    print(choose(settings).name)
+    return 0

@@ -1,0 +1,103 @@
+"""What a person sees while a run goes on: a live table on a terminal, plain lines elsewhere."""
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from monitor.summary import number
+from trainer import events
+
+EVERY_STEPS = 20  # how often a plain line is printed, as report R1 does
+
+
+class Progress:
+    """Feed it every event. Use as a context: the live table is taken down whatever happens."""
+
+    def __init__(self, console: Console, node_names: list[str]):
+        self._console, self._names = console, node_names
+        self._steps: dict[int, events.Step] = {}
+        self._total = 0
+        self._first: float | None = None
+        self._state = ["starting"] * len(node_names)
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+
+    def __enter__(self):
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_):
+        if self._live:
+            self._live.stop()
+
+    def take(self, event: events.Event) -> None:
+        """Show what this event changes."""
+        match event:
+            case events.Ready():
+                self._total = event.steps
+                self._state[event.rank] = "ready"
+                if event.rank == 0:
+                    self._tell_once(event)
+            case events.Step():
+                self._steps[event.rank] = event
+                self._first = self._first or event.time - event.step_seconds
+                self._state[event.rank] = "training"
+                if (
+                    not self._live
+                    and event.rank == 0
+                    and (event.step % EVERY_STEPS == 0 or event.step in (1, self._total))
+                ):
+                    self._console.print(self._line(event), highlight=False)
+            case events.Trained():
+                self._state[event.rank] = "evaluating"
+                if not self._live and event.rank == 0:
+                    self._console.print("evaluating on the whole test set", highlight=False)
+            case events.Checkpoint():
+                if not self._live:
+                    self._console.print(f"checkpoint at step {event.step}: {event.bytes / 1e6:.1f} MB", highlight=False)
+            case events.Warning():
+                self._console.print(f"warning: {event.message}", style="yellow", markup=False, highlight=False)
+            case events.Finished():
+                self._state[event.rank] = "finished"
+            case events.Failed():
+                self._state[event.rank] = "failed"
+        if self._live:
+            self._live.update(self._table(), refresh=True)
+
+    def _tell_once(self, ready: events.Ready) -> None:
+        self._console.print(
+            f"{ready.parameters:,} parameters, {ready.gradient_bytes / 1e6:.1f} MB of gradients, "
+            f"{ready.train_samples:,} training and {ready.test_samples:,} test images, {ready.steps} steps",
+            highlight=False,
+        )
+        if ready.bf16_hint:
+            self._console.print(
+                "hint: this CPU has bf16 instructions; PRECISION=bf16 makes a step much shorter", highlight=False
+            )
+
+    def _line(self, step: events.Step) -> str:
+        left = number(self._left(step), 0)
+        return f"step {step.step}/{self._total}  loss {number(step.loss, 3)}  {step.step_seconds:.3f} s/step  {left} s left"
+
+    def _left(self, step: events.Step) -> float:
+        """Seconds to the last step at the pace so far."""
+        return (step.time - self._first) / step.step * (self._total - step.step)
+
+    def _table(self) -> Table:
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        for heading in ("rank", "node", "state", "step", "loss", "accuracy", "samples/s", "s/step", "s left"):
+            table.add_column(heading, justify="left" if heading in ("rank", "node", "state") else "right", min_width=6)
+        for rank, name in enumerate(self._names):
+            step = self._steps.get(rank)
+            cells = ("", "", "", "", "", "")
+            if step:
+                cells = (
+                    f"{step.step}/{self._total}",
+                    number(step.loss, 3),
+                    number(step.accuracy, 3),
+                    number(step.samples / step.step_seconds, 1),
+                    number(step.step_seconds, 3),
+                    number(self._left(step), 0),
+                )
+            table.add_row(str(rank), name, self._state[rank], *cells)
+        return table

@@ -1,0 +1,220 @@
+"""result.json: what a run came to. Built from events and node figures only; schema in docs/result.md.
+
+Step statistics leave the first step out, as the reports do: it pays for memory allocation and warm caches.
+"""
+
+import json
+import math
+import os
+import platform
+import statistics
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+from monitor.errors import UserError
+from monitor.sampling import Row, summarise
+from monitor.supervise import Failure, RankState
+from trainer.events import PHASES, Evaluated, finite
+from trainer.spec import RunSpec
+
+SCHEMA = 1
+RUNNING, FINISHED, FAILED = "running", "finished", "failed"
+
+
+def begin(run_id: str, runtime: str, spec: RunSpec, label: str) -> dict:
+    """The result of a run that has only just begun: what `runs` shows should the orchestrator be killed."""
+    return {
+        "schema": SCHEMA,
+        "id": run_id,
+        "status": RUNNING,
+        "error": None,
+        "runtime": runtime,
+        "spec": asdict(spec),
+        "data": {"label": label},
+        "orchestrator_pid": os.getpid(),
+        "host": host(),
+    }
+
+
+def complete(
+    result: dict,
+    *,
+    ranks: list[RankState],
+    node_names: list[str],
+    failure: Failure | None,
+    evaluated: Evaluated | None,
+    checkpoints: list[dict],
+    warnings: list[str],
+    rows: list[Row],
+    began: float,
+    ended: float,
+) -> dict:
+    """The whole result. `began` and `ended` are Unix seconds of the command; every value that is not known is None."""
+    result = {key: value for key, value in result.items() if key != "orchestrator_pid"}
+    ready = next((rank.ready for rank in ranks if rank.ready), None)
+    trained = next((rank.trained for rank in ranks if rank.trained), None)
+    result |= {
+        "status": FAILED if failure else FINISHED,
+        "error": asdict(failure) if failure else None,
+        "data": result["data"]
+        | {
+            "train_samples": ready.train_samples if ready else None,
+            "test_samples": ready.test_samples if ready else None,
+        },
+        "versions": {"syncbed": own_version()} | (ready.versions if ready else {}),
+        "parameters": ready.parameters if ready else None,
+        "gradient_bytes": ready.gradient_bytes if ready else None,
+        "steps": ready.steps if ready else None,
+        "ranks": [
+            rank_summary(r, name, state, rows) for r, (name, state) in enumerate(zip(node_names, ranks, strict=True))
+        ],
+        "train_loss": train_loss(ranks),
+        "test_loss": evaluated.loss if evaluated else None,
+        "test_accuracy": evaluated.accuracy if evaluated else None,
+        "test_samples_counted": evaluated.samples if evaluated else None,
+        "classes": evaluated.classes if evaluated else None,
+        "per_class": per_class(evaluated.confusion_matrix, evaluated.classes) if evaluated else None,
+        "confusion_matrix": evaluated.confusion_matrix if evaluated else None,
+        "distinct_samples": trained.distinct_samples if trained else None,
+        "samples_seen": sum(step.samples for rank in ranks for step in rank.steps),
+        "synchronisations": trained.synchronisations if trained else None,
+        "checkpoints": checkpoints,
+        "warnings": warnings,
+        "seconds": seconds(ranks, evaluated, began, ended),
+    }
+    return finite(result)
+
+
+def rank_summary(rank: int, node: str, state: RankState, rows: list[Row]) -> dict:
+    """One rank's figures. Bytes are payload of its collectives; CPU, throttling and network are its node's."""
+    counted = state.steps[1:]
+    whole = [step.step_seconds for step in counted]
+    own = summarise([row for row in rows if row.node == node], node)
+    return {
+        "rank": rank,
+        "node": node,
+        "steps": len(state.steps),
+        "step_seconds": {
+            "mean": statistics.fmean(whole) if whole else None,
+            "median": statistics.median(whole) if whole else None,
+            "p95": percentile(whole, 95),
+        },
+        "phase_seconds": {p: statistics.fmean(s.seconds[p] for s in counted) if counted else None for p in PHASES},
+        "sent_bytes": sum(step.sent_bytes for step in state.steps),
+        "received_bytes": sum(step.received_bytes for step in state.steps),
+        "peak_memory_bytes": state.finished.peak_memory_bytes if state.finished else None,
+        "cpu_seconds": state.finished.cpu_seconds if state.finished else None,
+        "peak_cpu_percent": own["peak_cpu_percent"],
+        "throttled_seconds": own["throttled_seconds"],
+        "node_peak_memory_bytes": own["peak_memory_bytes"],
+        "network_received_bytes": own["network_received_bytes"],
+        "network_sent_bytes": own["network_sent_bytes"],
+    }
+
+
+def percentile(values: list[float], percent: float) -> float | None:
+    """The nearest-rank percentile: a value that was measured, never one in between. None for no values."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)] if ordered else None
+
+
+def train_loss(ranks: list[RankState]) -> float | None:
+    """Mean loss of the last step's global batch, weighted by each rank's samples, before that step's update."""
+    last = [rank.steps[-1] for rank in ranks if rank.steps]
+    if not last or any(step.loss is None or step.step != last[0].step for step in last):
+        return None
+    return sum(step.loss * step.samples for step in last) / sum(step.samples for step in last)
+
+
+def per_class(matrix: list[list[int]], classes: list[str]) -> list[dict]:
+    """Precision, recall, F1 and support of each class from a confusion matrix [true][predicted]. 0 / 0 counts as 0."""
+    report = []
+    for k, name in enumerate(classes):
+        hits, support, claimed = matrix[k][k], sum(matrix[k]), sum(row[k] for row in matrix)
+        precision, recall = hits / claimed if claimed else 0.0, hits / support if support else 0.0
+        f1 = 2 * precision * recall / (precision + recall) if hits else 0.0
+        report.append({"class": name, "precision": precision, "recall": recall, "f1": f1, "support": support})
+    return report
+
+
+def seconds(ranks: list[RankState], evaluated: Evaluated | None, began: float, ended: float) -> dict:
+    """Where the time went. Start-up ends when the first step begins; its parts add up to it."""
+    first = [rank.steps[0] for rank in ranks if rank.steps]
+    start = min(step.time - step.step_seconds for step in first) if first else None
+    launched = max((rank.started.time for rank in ranks if rank.started), default=None) if first else None
+    trained = [rank.trained.seconds for rank in ranks if rank.trained]
+    return {
+        "startup": start - began if first else None,
+        "startup_parts": {"prepare_and_launch": launched - began, "import_and_build": start - launched}
+        if first
+        else None,
+        "training": max(trained) if trained else None,
+        "evaluation": evaluated.seconds if evaluated else None,
+        "total": ended - began,
+    }
+
+
+def host() -> dict:
+    """The machine that holds the nodes, as far as the orchestrator can see it."""
+    return {
+        "system": platform.platform(),
+        "cpu": cpu_model(),
+        "cores": psutil.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+    }
+
+
+def cpu_model() -> str:
+    """The processor's name from /proc/cpuinfo, or what the platform module knows."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
+    )
+
+
+def own_version() -> str:
+    """syncbed's version; "source" when it runs from a folder that was never installed."""
+    try:
+        return version("syncbed")
+    except PackageNotFoundError:
+        return "source"
+
+
+def save(result: dict, folder: Path) -> None:
+    """Write result.json whole or not at all. Raises OSError."""
+    part = folder / "result.json.part"
+    part.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
+    part.replace(folder / "result.json")
+
+
+def load(run: str, runs: Path) -> dict:
+    """The result of a run by id, or of the latest. Raises UserError in one line when it cannot be read."""
+    folder = runs / run
+    try:
+        result = json.loads((folder / "result.json").read_text())
+        schema = result["schema"]
+    except FileNotFoundError:
+        have = ", ".join(path.name for path in folders(runs)[:3]) or "none yet"
+        raise UserError(f"run {run}: not found in {runs} (newest: {have})") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"run {run}: result.json cannot be read ({error})") from None
+    if schema > SCHEMA:
+        raise UserError(
+            f"run {run}: result schema {schema} is newer than this syncbed reads ({SCHEMA}); update syncbed"
+        )
+    if result["status"] == RUNNING and not psutil.pid_exists(result.get("orchestrator_pid", 0)):
+        error = {"kind": "orchestrator", "message": "the orchestrator was killed before it could write a result"}
+        result |= {"status": FAILED, "error": error | {"rank": None, "last_lines": []}}
+    return result
+
+
+def folders(runs: Path) -> list[Path]:
+    """The run folders, newest first. Ids begin with the time, so names sort by age."""
+    found = [path for path in runs.iterdir() if (path / "result.json").exists()] if runs.is_dir() else []
+    return sorted((path for path in found if not path.is_symlink()), key=lambda path: path.name, reverse=True)

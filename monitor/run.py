@@ -1,0 +1,207 @@
+"""`syncbed run`: one spec, one run, one event stream, one result.
+
+runs/<id>/  spec.json  events.jsonl  metrics.csv  result.json  checkpoints/      runs/latest -> <id>
+"""
+
+import json
+import shutil
+import signal
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import fields, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from rich.console import Console
+
+from monitor import data, results, runtime, summary
+from monitor.errors import BAD_INPUT, FAILED, RunFailed, UserError
+from monitor.progress import Progress
+from monitor.runtime.base import Job, Runtime
+from monitor.sampling import Row, write_csv
+from monitor.supervise import Failure, Interrupted, Supervisor
+from trainer import events
+from trainer.registry import SYNCS
+from trainer.spec import RunSpec, SpecError, unknown
+
+NOT_IN_SPEC = {
+    "RUNTIME": "docker or local; default: docker where a cluster is up",
+    "PROJECT": "name of the cluster; default: syncbed",
+    "DATA_DIR": "a folder that holds the data set in its public layout, in place of a download",
+    "DATA_CACHE": "folder of prepared data sets; default: data",
+    "RUNS_DIR": "folder of results; default: runs",
+}
+
+
+def command(settings: dict[str, str], args) -> int:
+    """CLI `run`. 0: finished; 1: the run failed. Raises UserError or SpecError (exit 2) before anything was started."""
+    began = time.time()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    say = Console(stderr=args.json, soft_wrap=True)
+    runs = Path(settings.get("RUNS_DIR", "runs"))
+    result = run(dict(settings), say, began)
+    if args.json:
+        print(json.dumps(result, indent=1))
+    else:
+        summary.show(result, say)
+    say.print(f"result: {runs / result['id'] / 'result.json'}", highlight=False)
+    if result["status"] == results.FINISHED:
+        return 0
+    return BAD_INPUT if result["error"]["kind"] == "input" else FAILED
+
+
+def run(settings: dict[str, str], say: Console, began: float) -> dict:
+    """Train once and return the result, which is in its folder by then. Raises UserError, RunFailed or SpecError."""
+    words = {f.metadata["setting"] for f in fields(RunSpec)}
+    for name, value in settings.items():
+        if name not in words and name not in NOT_IN_SPEC:
+            raise SpecError(name, value, unknown(name, [*sorted(words), *NOT_IN_SPEC]))
+    runs = Path(settings.pop("RUNS_DIR", "runs"))
+    cache = Path(settings.pop("DATA_CACHE", "data"))
+    data_dir = Path(settings.pop("DATA_DIR")) if "DATA_DIR" in settings else None
+    place = runtime.choose(settings)
+    if "NODES" not in settings and SYNCS.get(settings.get("SYNC"), SYNCS["ddp"]).distributed:
+        settings["NODES"] = str(place.default_nodes)
+    spec = RunSpec.from_settings(settings)
+    for note in place.notes:
+        say.print(note, highlight=False)
+    place.preflight(spec)
+
+    def tell(line: str) -> None:
+        say.print(line, markup=False, highlight=False)
+
+    if "DATA" in settings:
+        prepared = data.prepare(spec.data, seed=spec.seed, data_dir=data_dir, cache=cache, say=tell)
+    else:
+        prepared = data.default(seed=spec.seed, data_dir=data_dir, cache=cache, say=tell)
+        spec = replace(spec, data=prepared.manifest["name"])
+    place.push_data(prepared.path)
+    return Recorder(place, spec, prepared, runs, say, began).follow()
+
+
+class Recorder:
+    """Follows one run and writes its folder."""
+
+    def __init__(self, place: Runtime, spec: RunSpec, prepared: data.Prepared, runs: Path, say: Console, began: float):
+        self.place, self.spec, self.say, self.began = place, spec, say, began
+        self.folder = make_folder(runs, spec)
+        self.names = [place.node_name(rank) for rank in range(spec.nodes)]
+        self.job = Job(self.folder.name, spec, prepared.key, self.folder)
+        self.result = results.begin(self.job.run_id, place.name, spec, prepared.label)
+        self.evaluated: events.Evaluated | None = None
+        self.warnings: list[str] = []
+        self.checkpoints: list[tuple[events.Checkpoint, Future]] = []
+        self._couriers = ThreadPoolExecutor(1)  # checkpoints are fetched beside the stream, in order
+
+    def follow(self) -> dict:
+        """Run, then write what came of it, however it ended. Raises UserError when another run holds the nodes."""
+        results.save(self.result, self.folder)
+        (self.folder / "spec.json").write_text(self.spec.to_json() + "\n")
+        with suppress(OSError):
+            _point(self.folder.parent / "latest", self.folder.name)
+        self.supervisor = Supervisor(self.place, self.job, self._take)
+        failure, rows = None, []
+        try:
+            with (
+                (self.folder / "events.jsonl").open("w") as self._log,
+                Progress(self.say, self.names) as self._progress,
+            ):
+                failure = self.supervisor.run()
+            rows = self._rows()
+        except UserError:
+            shutil.rmtree(self.folder)  # nothing ran
+            raise
+        except KeyboardInterrupt:
+            failure = failure or Failure("interrupted", "interrupted after the last step")
+        except OSError as error:
+            failure = failure or Failure("disk", f"{self.folder} cannot be written: {error.strerror or error}")
+        finally:
+            self._release()
+        return self._finish(failure, rows)
+
+    def _take(self, event: events.Event) -> None:
+        self._log.write(events.to_line(event) + "\n")
+        self._log.flush()
+        match event:
+            case events.Checkpoint():
+                self.checkpoints.append((event, self._couriers.submit(self.place.fetch, self.job, event.path)))
+            case events.Evaluated():
+                self.evaluated = event
+            case events.Warning():
+                self.warnings.append(event.message)
+        self._progress.take(event)
+
+    def _rows(self) -> list[Row]:
+        started = [rank.started.time for rank in self.supervisor.ranks if rank.started]
+        return self.place.rows(self.job, min(started), time.time(), self.warnings.append) if started else []
+
+    def _release(self) -> None:
+        self._couriers.shutdown(wait=True)
+        try:
+            self.place.release(self.job)
+        except (UserError, OSError) as error:
+            self.warnings.append(f"the nodes could not be tidied: {error}")
+
+    def _finish(self, failure: Failure | None, rows: list[Row]) -> dict:
+        kept = []
+        for event, future in self.checkpoints:
+            error = future.exception()
+            if error:
+                self.warnings.append(f"the checkpoint of step {event.step} could not be fetched: {error}")
+            else:
+                kept.append(
+                    {"step": event.step, "path": future.result(), "bytes": event.bytes, "seconds": event.seconds}
+                )
+        result = results.complete(
+            self.result,
+            ranks=self.supervisor.ranks,
+            node_names=self.names,
+            failure=failure,
+            evaluated=self.evaluated,
+            checkpoints=kept,
+            warnings=self.warnings,
+            rows=rows,
+            began=self.began,
+            ended=time.time(),
+        )
+        try:
+            write_csv(self.folder / "metrics.csv", rows)
+            results.save(result, self.folder)
+        except OSError as error:
+            why = error.strerror or error
+            raise RunFailed(
+                f"{self.folder}: the result could not be written: {why}; earlier runs are untouched"
+            ) from None
+        return result
+
+
+def make_folder(runs: Path, spec: RunSpec) -> Path:
+    """A new folder named by the time in UTC and what runs. Raises UserError when `runs` cannot be written."""
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
+    name = f"{stamp}-{spec.sync}-{spec.model}-{spec.nodes}n"
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        for attempt in range(1, 100):
+            folder = runs / (name if attempt == 1 else f"{name}-{attempt}")
+            with suppress(FileExistsError):
+                folder.mkdir()
+                return folder
+    except OSError as error:
+        raise UserError(f"RUNS_DIR={runs}: cannot be written ({error.strerror}); name another with RUNS_DIR=") from None
+    raise UserError(f"RUNS_DIR={runs}: holds 100 runs of this second already")
+
+
+def _point(link: Path, target: str) -> None:
+    """Make `link` point to `target`, atomically."""
+    part = link.with_name(f".{link.name}-{target}")
+    part.symlink_to(target)
+    part.replace(link)
+
+
+def _interrupt(*_) -> None:
+    """First signal: stop the run. Further ones are ignored, so that the result is still written."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    raise Interrupted

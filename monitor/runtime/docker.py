@@ -1,0 +1,253 @@
+"""RUNTIME=docker: every node is a container of the cluster that `make cluster-up` started.
+
+A rank is a `docker exec` of the node's launcher. Its stdin stays attached: when this process dies, Docker closes it, and
+the launcher ends the rank (monitor/node.py). Data goes in and checkpoints come out through volumes and Docker's archive
+calls, so that no folder of the host is mounted and a remote or rootless engine works as well.
+"""
+
+import json
+import struct
+import tarfile
+import tempfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+from queue import Queue
+
+from docker.utils import socket as docker_socket
+
+from monitor import engine, prometheus
+from monitor.errors import RunFailed, UserError
+from monitor.images import code_hash
+from monitor.runtime.base import BUSY, Job, Lines, RankHandle, Runtime, Said
+from monitor.sampling import Row
+from trainer.spec import RunSpec
+
+PYTHON = "python"
+NODE = "trainer-"
+LEAST_SHM_BYTES = 64 << 20
+MEMORY_SLACK_BYTES = 1 << 20  # the kernel rounds a limit down to whole pages
+STREAMS = {docker_socket.STDOUT: "stdout", docker_socket.STDERR: "stderr"}
+
+
+class DockerRuntime(Runtime):
+    name = "docker"
+
+    def __init__(self, client, project: str, containers: dict[str, object]):
+        self._api = client.api
+        self._client = client
+        self._project = project
+        self._containers = containers  # by node name, in rank order
+        self._port = 0
+        self._data_present: set[str] = set()
+        self._data = ""
+        self.default_nodes = len(containers)
+        self.notes = [f"training on the cluster: {len(containers)} nodes (RUNTIME=docker, project {project})"]
+
+    @classmethod
+    def find(cls, project: str, required: bool) -> "DockerRuntime | None":
+        """The running cluster of this project. None when there is none and it is not required; else UserError."""
+        try:
+            client = engine.connect()
+        except UserError:
+            if required:
+                raise
+            return None
+        with engine.guard():
+            found = client.containers.list(all=True, filters={"label": f"{engine.PROJECT_LABEL}={project}"})
+        nodes = [
+            container for container in found if container.labels.get("com.docker.compose.service", "").startswith(NODE)
+        ]
+        nodes.sort(key=lambda container: int(container.labels["com.docker.compose.service"].removeprefix(NODE)))
+        containers = {container.labels["com.docker.compose.service"]: container for container in nodes}
+        if not any(container.status == "running" for container in containers.values()):
+            if required:
+                raise UserError(f"RUNTIME=docker: no cluster is up (project {project}); `make cluster-up` starts one")
+            return None
+        return cls(client, project, containers)
+
+    def node_name(self, rank: int) -> str:
+        return f"{NODE}{rank}"
+
+    def preflight(self, spec: RunSpec) -> None:
+        if spec.nodes > len(self._containers):
+            raise UserError(
+                f"NODES={spec.nodes}: the cluster has {len(self._containers)}; "
+                f"`make cluster-up NODES={spec.nodes}` makes it larger"
+            )
+        names = [self.node_name(rank) for rank in range(spec.nodes)]
+        for name in names:
+            container = self._containers.get(name)
+            if container is None or container.status != "running":
+                state = container.status if container else "missing"
+                raise UserError(f"node {name} is {state}; `make cluster-up` mends it, `make logs` shows why")
+        with ThreadPoolExecutor(len(names)) as pool:
+            facts = list(pool.map(self.check, names))
+        for name, fact in zip(names, facts, strict=True):
+            self._judge(name, fact, names)
+        self._port = facts[0]["free_port"]
+        self._data_present = set.intersection(*(set(fact["data"]) for fact in facts))
+
+    def check(self, name: str) -> dict:
+        """What the node says of itself, see monitor/node.py."""
+        out = self._exec(name, [PYTHON, "-m", "monitor.node", "check"])
+        return json.loads(out)
+
+    def _judge(self, name: str, fact: dict, names: list[str]) -> None:
+        """Raise UserError with the one thing that keeps this node from taking part."""
+        again = "`make cluster-down cluster-up` starts the cluster afresh"
+        if fact["run"]:
+            raise UserError(BUSY.format(run=fact["run"]))
+        if fact["code"] != code_hash():
+            raise UserError(
+                f"the cluster runs an older image (code {fact['code'][:12] or 'unknown'}, this folder has "
+                f"{code_hash()[:12]}); `make cluster-up` rebuilds it in seconds"
+            )
+        if any(address.startswith("127.") for address in fact["addresses"]):
+            raise UserError(f"node {name}: its own name resolves to a loopback address {fact['addresses']}; {again}")
+        lost = [peer for peer in names if not fact["peers"].get(peer)]
+        if lost:
+            raise UserError(f"node {name} cannot resolve {', '.join(lost)}; {again}")
+        if fact["shm_bytes"] < LEAST_SHM_BYTES:
+            raise UserError(f"node {name}: /dev/shm has {fact['shm_bytes']} bytes, 64 MiB are needed; {again}")
+        asked = self._containers[name].attrs["HostConfig"]
+        cores = asked["NanoCpus"] / 1e9 if asked["NanoCpus"] else None
+        if cores and (fact["cpu_limit_cores"] is None or abs(fact["cpu_limit_cores"] - cores) > 0.01):
+            raise UserError(
+                f"node {name}: CPUS={cores:g} was asked for, {fact['cpu_limit_cores']} is in force; {again}"
+            )
+        memory, limit = asked["Memory"], fact["memory_limit_bytes"]
+        if memory and (limit is None or abs(limit - memory) > MEMORY_SLACK_BYTES):
+            raise UserError(f"node {name}: MEMORY={memory} bytes was asked for, {limit} is in force; {again}")
+
+    def push_data(self, folder: Path) -> None:
+        self._data = f"/data/{folder.name}"
+        if folder.name in self._data_present:
+            return
+        # Ranks see /data read-only, so a container that is never started carries the volume while Docker unpacks into it.
+        carrier = self._client.containers.create(
+            self._containers["trainer-0"].image.id,
+            labels={engine.PROJECT_LABEL: self._project},
+            volumes={f"{self._project}_data": {"bind": "/data", "mode": "rw"}},
+        )
+        try:
+            with tempfile.TemporaryFile() as bundle:
+                with tarfile.open(fileobj=bundle, mode="w") as tar:
+                    # The manifest goes last: a folder without it is incomplete, and nobody reads it.
+                    for path in sorted(folder.iterdir(), key=lambda path: path.name == "manifest.json"):
+                        tar.add(path, f"{folder.name}/{path.name}", filter=_world_readable)
+                bundle.seek(0)
+                if not carrier.put_archive("/data", bundle):
+                    raise RunFailed(f"data set {folder.name} could not be copied into the cluster")
+        finally:
+            carrier.remove(force=True)
+
+    def start(self, job: Job, rank: int, said: Queue) -> RankHandle:
+        request = {
+            "run": job.run_id,
+            "rank": rank,
+            "argv": [PYTHON, "-m", "trainer"],
+            "env": {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(job.spec.nodes),
+                "LOCAL_RANK": "0",
+                "LOCAL_WORLD_SIZE": "1",
+                "MASTER_ADDR": self.node_name(0),
+                "MASTER_PORT": str(self._port),
+                "SYNCBED_SPEC": job.spec.to_json(),
+                "SYNCBED_DATA": self._data,
+                "SYNCBED_OUT": f"/runs/{job.run_id}",
+            },
+        }
+        command = [PYTHON, "-m", "monitor.node", "run"]
+        container = self._containers[self.node_name(rank)]
+        exec_id = self._api.exec_create(container.id, command, stdin=True)["Id"]
+        stream = self._api.exec_start(exec_id, socket=True)
+        return DockerRank(self._api, exec_id, stream, request, rank, said)
+
+    def fetch(self, job: Job, path: str) -> str:
+        relative = str(PurePosixPath(path).relative_to(f"/runs/{job.run_id}"))
+        target = job.run_folder / relative
+        target.parent.mkdir(exist_ok=True)
+        chunks, _ = self._containers[self.node_name(0)].get_archive(path)
+        with tempfile.TemporaryFile() as bundle:
+            for chunk in chunks:
+                bundle.write(chunk)
+            bundle.seek(0)
+            with tarfile.open(fileobj=bundle) as tar:
+                part = target.with_suffix(".part")
+                part.write_bytes(tar.extractfile(tar.next()).read())
+                part.replace(target)
+        return relative
+
+    def rows(self, job: Job, start: float, end: float, warn: Callable[[str], None]) -> list[Row]:
+        url = self._prometheus_url()
+        if url is None:
+            warn("this cluster has no Prometheus running; metrics.csv is empty")
+            return []
+        names = {self.node_name(rank) for rank in range(job.spec.nodes)}
+        return [row for row in prometheus.window(url, start, end, nodes=names, warn=warn) if row.node in names]
+
+    def _prometheus_url(self) -> str | None:
+        labels = [f"{engine.PROJECT_LABEL}={self._project}", "com.docker.compose.service=prometheus"]
+        for container in self._client.containers.list(filters={"label": labels}):
+            for binding in container.ports.get("9090/tcp") or ():
+                return f"http://{binding['HostIp']}:{binding['HostPort']}"
+        return None
+
+    def release(self, job: Job) -> None:
+        self._exec("trainer-0", ["rm", "-rf", f"/runs/{job.run_id}"])
+
+    def _exec(self, name: str, command: list[str]) -> str:
+        """Run a short command in a node; its standard output. RunFailed with its last line when it fails."""
+        exec_id = self._api.exec_create(self._containers[name].id, command)["Id"]
+        out, err = self._api.exec_start(exec_id, demux=True)
+        code = self._api.exec_inspect(exec_id)["ExitCode"]
+        if code:
+            last = (err or out or b"no output").decode(errors="replace").strip().splitlines()[-1]
+            raise RunFailed(f"node {name}: {' '.join(command)} ended with {code}: {last}")
+        return (out or b"").decode()
+
+
+class DockerRank(RankHandle):
+    def __init__(self, api, exec_id: str, stream, request: dict, rank: int, said: Queue):
+        self._api, self._exec_id, self._rank, self._said = api, exec_id, rank, said
+        self._stream = stream
+        self._socket = getattr(stream, "_sock", stream)  # the SDK hands out a read-only view of the socket
+        self._socket.settimeout(None)  # a run may be silent for longer than the SDK's request timeout
+        self._tell(json.dumps(request))
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def signal(self, name: str) -> None:
+        self._tell(name)
+
+    def close(self) -> None:
+        self._stream.close()
+        self._socket.close()
+
+    def _tell(self, line: str) -> None:
+        try:
+            self._socket.sendall(line.encode() + b"\n")
+        except OSError:
+            pass  # the launcher is gone, and its rank with it
+
+    def _read(self) -> None:
+        lines = {name: Lines() for name in STREAMS.values()}
+        try:
+            for number, data in docker_socket.frames_iter(self._socket, tty=False):
+                name = STREAMS[number]
+                for line in lines[name].feed(data):
+                    self._said.put(Said(self._rank, name, line))
+        except (OSError, ValueError, struct.error):
+            pass  # the engine went away or the run was closed: the end of the stream says so
+        for name, rest in lines.items():
+            for line in rest.end():
+                self._said.put(Said(self._rank, name, line))
+        self._said.put(Said(self._rank, "stdout", None))
+
+
+def _world_readable(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """The node's user is not the host's: what matters is that everyone may read."""
+    member.mode, member.uid, member.gid, member.uname, member.gname = 0o644, 0, 0, "", ""
+    return member

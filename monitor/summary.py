@@ -1,0 +1,165 @@
+"""A result as a person reads it: the tables that the reports print. Also the commands `runs` and `show`."""
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from monitor import results
+from monitor.errors import UserError
+from trainer.events import PHASES
+from trainer.spec import unknown
+
+STATUS_COLOURS = {"finished": "green", "failed": "red", "running": "yellow"}
+
+
+def list_command(settings: dict[str, str], args) -> int:
+    """CLI `runs`: every run, newest first."""
+    found = []
+    for folder in results.folders(runs_folder(settings)):
+        try:
+            found.append(results.load(folder.name, folder.parent))
+        except UserError as error:
+            found.append({"id": folder.name, "status": "unreadable", "error": {"message": str(error)}})
+    if args.json:
+        print(json.dumps(found, indent=1))
+        return 0
+    table = Table("run", "status", "runtime", "sync", "model", "nodes", "s/step", "test accuracy", box=None)
+    for result in found:
+        spec = result.get("spec", {})
+        steps = [rank["step_seconds"]["mean"] for rank in result.get("ranks", [])]
+        table.add_row(
+            result["id"],
+            f"[{STATUS_COLOURS.get(result['status'], 'red')}]{result['status']}",
+            result.get("runtime", ""),
+            spec.get("sync", ""),
+            spec.get("model", ""),
+            str(spec.get("nodes", "")),
+            number(mean(steps), 3),
+            share(result.get("test_accuracy")),
+        )
+    Console().print(table if found else "no runs yet: `make run SYNC=ddp` makes the first")
+    return 0
+
+
+def show_command(settings: dict[str, str], args) -> int:
+    """CLI `show`: one run's summary, or its result.json as it is."""
+    result = results.load(args.run, runs_folder(settings))
+    if args.json:
+        print(json.dumps(result, indent=1))
+    else:
+        show(result, Console())
+    return 0
+
+
+def runs_folder(settings: dict[str, str]) -> Path:
+    """The folder that RUNS_DIR= names, ./runs by default. Raises UserError for any other setting: nothing else applies."""
+    settings = dict(settings)
+    folder = Path(settings.pop("RUNS_DIR", "runs"))
+    for name, value in settings.items():
+        raise UserError(f"{name}={value}: {unknown(name, ['RUNS_DIR'])}")
+    return folder
+
+
+def show(result: dict, console: Console) -> None:
+    """Print what a run came to: per-rank table with the mean, losses, accuracy, classes, and where the time went."""
+    spec = result["spec"]
+    colour = STATUS_COLOURS.get(result["status"], "red")
+    console.print(
+        f"[bold]{result['id']}[/]  [{colour}]{result['status']}[/]  {spec['sync']} {spec['model']} on "
+        f"{result['data']['label']}, {spec['nodes']} nodes ({result['runtime']}), batch {spec['batch']}, {spec['precision']}"
+    )
+    if result.get("ranks"):
+        console.print(rank_table(result["ranks"]))
+        console.print("first step left out of the step means; sync is the part that backward did not hide", style="dim")
+    if result["error"]:
+        for line in result["error"].get("last_lines") or ():
+            console.print("  | " + line, style="dim", markup=False, highlight=False)
+        console.print("failed: " + result["error"]["message"], style="red", markup=False, highlight=False)
+    if result.get("test_accuracy") is not None:
+        console.print(class_table(result["per_class"]))
+        console.print(confusion_table(result["confusion_matrix"], result["classes"]))
+        console.print(
+            f"train loss {number(result['train_loss'], 3)}   test loss {number(result['test_loss'], 3)}   "
+            f"test accuracy {share(result['test_accuracy'])} of {result['test_samples_counted']:,}   "
+            f"distinct training samples {result['distinct_samples']:,} of {result['data']['train_samples']:,}"
+        )
+    spent = result.get("seconds")
+    if spent:
+        parts = ("startup", "training", "evaluation", "total")
+        console.print("   ".join(f"{part} {number(spent[part], 1)} s" for part in parts))
+
+
+def rank_table(ranks: list[dict]) -> Table:
+    """A row per rank and their mean, as report R1 prints it."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in (
+        "rank",
+        "node",
+        "steps",
+        "s/step",
+        "median",
+        "p95",
+        *PHASES,
+        "sent MB/step",
+        "peak MB",
+        "peak CPU %",
+    ):
+        table.add_column(heading, justify="left" if heading in ("rank", "node") else "right")
+    columns = [
+        [
+            rank["step_seconds"]["mean"],
+            rank["step_seconds"]["median"],
+            rank["step_seconds"]["p95"],
+            *(rank["phase_seconds"][phase] for phase in PHASES),
+            rank["sent_bytes"] / rank["steps"] / 1e6 if rank["steps"] else None,
+            rank["peak_memory_bytes"] / 1e6 if rank["peak_memory_bytes"] else None,
+            rank["peak_cpu_percent"],
+        ]
+        for rank in ranks
+    ]
+    digits = (3, 3, 3, *(3 for _ in PHASES), 2, 0, 0)
+    for rank, values in zip(ranks, columns, strict=True):
+        cells = (number(value, places) for value, places in zip(values, digits, strict=True))
+        table.add_row(str(rank["rank"]), rank["node"], str(rank["steps"]), *cells)
+    means = (number(mean(column), places) for column, places in zip(zip(*columns, strict=True), digits, strict=True))
+    table.add_row("mean", "", "", *means, style="bold")
+    return table
+
+
+def class_table(report: list[dict]) -> Table:
+    """The classification report."""
+    table = Table("class", box=None, header_style="bold", pad_edge=False)
+    for heading in ("precision", "recall", "F1", "support"):
+        table.add_column(heading, justify="right")
+    for row in report:
+        values = (f"{row[key]:.3f}" for key in ("precision", "recall", "f1"))
+        table.add_row(row["class"], *values, str(row["support"]))
+    return table
+
+
+def confusion_table(matrix: list[list[int]], classes: list[str]) -> Table:
+    """The confusion matrix: a row per true class, a column per predicted one."""
+    table = Table("true \\ predicted", box=None, header_style="bold", pad_edge=False)
+    for name in classes:
+        table.add_column(name[:6], justify="right")
+    for name, row in zip(classes, matrix, strict=True):
+        table.add_row(name, *(str(count) for count in row))
+    return table
+
+
+def number(value: float | None, places: int) -> str:
+    """The value with this many decimals; a dash when it is not known."""
+    return "-" if value is None else f"{value:,.{places}f}"
+
+
+def share(value: float | None) -> str:
+    """A share of one as per cent."""
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def mean(values) -> float | None:
+    """The mean of the values that are known; None when none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,217 @@
+"""Watch the ranks of one run to its end, and say whose fault it was when it failed.
+
+The ranks' event streams are the only source. A rank that dies takes the others' collectives with it, so the first voice
+to complain is seldom the culprit: all evidence is gathered for a moment before the verdict.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from queue import Empty, Queue
+
+from monitor.errors import UserError
+from monitor.runtime.base import BUSY, Job, RankHandle, Runtime, Said
+from trainer import events
+
+STARTUP_SILENCE_SECONDS = 90.0  # importing torch from a cold disk keeps even the heartbeat waiting
+LEAST_SILENCE_SECONDS = 3 * events.HEARTBEAT_SECONDS
+EVIDENCE_SECONDS = 2.0  # how long the other ranks may still speak after the first sign of trouble
+TERM_SECONDS = 5.0
+KILL_SECONDS = 10.0
+TAIL_LINES = 20
+OWN_KINDS = {"own": "error", "input": "input", "mismatch": "mismatch"}  # what a rank says of itself: what we call it
+
+
+@dataclass
+class RankState:
+    """All that is known of one rank."""
+
+    heard: float  # monotonic seconds of its last sign of life
+    handle: RankHandle | None = None
+    started: events.Started | None = None
+    ready: events.Ready | None = None
+    steps: list[events.Step] = field(default_factory=list)
+    trained: events.Trained | None = None
+    finished: events.Finished | None = None
+    failed: events.Failed | None = None
+    exited: events.Exited | None = None
+    busy: str | None = None  # the run that holds its node
+    frozen: bool = False
+    ended: bool = False  # its stream is closed
+    stopped: bool = False  # we ended it: how it went is no evidence
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run failed. `message` is one line that names the rank, where one is to blame."""
+
+    kind: str  # killed, out_of_memory, error, input, mismatch, frozen, deadline, peer, lost, interrupted
+    message: str
+    rank: int | None = None
+    last_lines: tuple[str, ...] = ()
+
+
+class Interrupted(KeyboardInterrupt):
+    """The orchestrator was told to stop (Ctrl-C, SIGTERM, the terminal closed)."""
+
+
+class Supervisor:
+    """Start the ranks of a job and follow them. `on_event` sees every event but heartbeats, in order of arrival."""
+
+    def __init__(self, runtime: Runtime, job: Job, on_event: Callable[[events.Event], None]):
+        self.runtime, self.job, self.on_event = runtime, job, on_event
+        now = time.monotonic()
+        self.ranks = [RankState(heard=now) for _ in range(job.spec.nodes)]
+        self._said: Queue[Said] = Queue()
+        self._silence = max(LEAST_SILENCE_SECONDS, job.spec.deadline_seconds / 2)
+
+    def run(self) -> Failure | None:
+        """Run to the end. None when every rank finished; never leaves a rank behind, whatever is raised.
+
+        Raises UserError when another run holds a node.
+        """
+        try:
+            self._start()
+            self._follow()
+        except KeyboardInterrupt:
+            self._stop("TERM", TERM_SECONDS)
+            return Failure("interrupted", f"interrupted at step {self._last_step()}")
+        finally:
+            self._stop("KILL", KILL_SECONDS)
+            for rank in self.ranks:
+                if rank.handle:
+                    rank.handle.close()
+        for rank in self.ranks:
+            if rank.busy:
+                raise UserError(BUSY.format(run=rank.busy))
+        return self._verdict()
+
+    def _start(self) -> None:
+        def start(rank: int) -> None:
+            self.ranks[rank].handle = self.runtime.start(self.job, rank, self._said)
+            self.ranks[rank].heard = time.monotonic()
+
+        with ThreadPoolExecutor(len(self.ranks)) as pool:
+            list(pool.map(start, range(len(self.ranks))))
+
+    def _follow(self) -> None:
+        """Take in what is said until every rank has ended, or trouble has had its time to show its cause."""
+        trouble_since = None
+        while not all(rank.ended for rank in self.ranks):
+            self._listen(0.2)
+            now = time.monotonic()
+            if trouble_since is None and self._trouble(now):
+                trouble_since = now
+            if trouble_since is not None and now - trouble_since > EVIDENCE_SECONDS:
+                return
+
+    def _listen(self, seconds: float) -> None:
+        try:
+            said = self._said.get(timeout=seconds)
+            while True:
+                self._take(said)
+                said = self._said.get_nowait()
+        except Empty:
+            return
+
+    def _take(self, said: Said) -> None:
+        state = self.ranks[said.rank]
+        if said.line is None:
+            state.ended = True
+            return
+        event = events.parse(said.line) if said.stream == "stdout" else None
+        if event is None:
+            state.tail.append(said.line)
+            return
+        state.heard = time.monotonic()
+        match event:
+            case events.Alive():
+                return
+            case events.Busy():
+                state.busy = event.run
+            case events.Started():
+                state.started = event
+            case events.Ready():
+                state.ready = event
+            case events.Step():
+                state.steps.append(event)
+            case events.Trained():
+                state.trained = event
+            case events.Finished():
+                state.finished = event
+            case events.Failed():
+                state.failed = event
+            case events.Exited():
+                if state.stopped:
+                    return
+                state.exited = event
+        self.on_event(event)
+
+    def _trouble(self, now: float) -> bool:
+        """Whether any rank shows that this run will not finish. Marks ranks that have gone silent as frozen."""
+        for state in self.ranks:
+            limit = self._silence if state.ready else STARTUP_SILENCE_SECONDS
+            if not state.ended and not state.exited and now - state.heard > limit:
+                state.frozen = True
+        return any(s.failed or s.frozen or s.busy or _died(s) or (s.ended and not s.finished) for s in self.ranks)
+
+    def _stop(self, signal: str, seconds: float) -> None:
+        """Signal every rank that still runs and wait until all streams have ended, at most `seconds`."""
+        for rank in self.ranks:
+            if rank.handle and not rank.ended:
+                rank.stopped = rank.exited is None
+                rank.handle.signal(signal)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not all(rank.ended or not rank.handle for rank in self.ranks):
+            self._listen(0.1)
+
+    def _last_step(self) -> int:
+        return max((rank.steps[-1].step for rank in self.ranks if rank.steps), default=0)
+
+    def _verdict(self) -> Failure | None:
+        """The one cause, from the surest evidence to the least."""
+        if all(s.finished and s.exited and s.exited.code == 0 for s in self.ranks):
+            return None
+        named = [(rank, self._name(rank), state) for rank, state in enumerate(self.ranks)]
+        for rank, name, state in named:
+            if state.exited and state.exited.out_of_memory:
+                return self._failure("out_of_memory", rank, f"{name} ran out of memory: the node's limit killed it")
+        for rank, name, state in named:
+            if state.exited and state.exited.signal:
+                return self._failure("killed", rank, f"{name} was killed by {state.exited.signal}")
+        own = [(s.failed.time, r, n, s.failed) for r, n, s in named if s.failed and s.failed.kind in OWN_KINDS]
+        if own:
+            _, rank, name, failed = min(own)
+            return self._failure(OWN_KINDS[failed.kind], rank, f"{name}: {failed.message}")
+        for rank, name, state in named:
+            if state.ended and not state.exited and not state.stopped:
+                return self._failure("lost", rank, f"{name} is gone: its node stopped or the engine went away")
+            if state.exited and state.exited.code and not state.failed:
+                return self._failure("error", rank, f"{name} ended with exit code {state.exited.code}")
+        for rank, name, state in named:
+            if state.frozen:
+                silent = f"{name} is frozen: no sign of life for {self._silence:g} s"
+                return self._failure("frozen", rank, silent)
+        blamed = [(s.failed.time, r, n, s.failed) for r, n, s in named if s.failed]
+        if blamed:
+            _, rank, name, failed = min(blamed)
+            suspect = failed.suspect_rank
+            who = f"; it suspects {self._name(suspect)}" if suspect is not None else ""
+            return self._failure(failed.kind, rank if suspect is None else suspect, f"{name}: {failed.message}{who}")
+        return Failure("lost", "the run ended without a result")
+
+    def _name(self, rank: int) -> str:
+        return f"rank {rank} ({self.runtime.node_name(rank)})"
+
+    def _failure(self, kind: str, rank: int, message: str) -> Failure:
+        state = self.ranks[rank]
+        lines = tuple(state.tail) + tuple(state.failed.traceback.splitlines()[-TAIL_LINES:] if state.failed else ())
+        at = f" at step {state.steps[-1].step}" if state.steps else " before its first step"
+        return Failure(kind, message + at, rank, lines)
+
+
+def _died(state: RankState) -> bool:
+    return state.exited is not None and state.exited.code != 0
