@@ -143,11 +143,11 @@ def build(node: str, process: int | None, port: int, world_size: int | None, fol
     """The agent's server, bound but not yet serving. Raises OSError when the port cannot be had."""
     registry = CollectorRegistry()
     if process is None:
-        registry.register(NodeCollector({"node": node, "source": "cgroup"}, cgroup.read, container_network))
+        registry.register(NodeCollector({"name": node, "source": "cgroup"}, cgroup.read, container_network))
     else:
         from monitor.process_tree import ProcessTree  # psutil only where it is needed: it costs memory
 
-        info = {"node": node, "source": "process"}
+        info = {"name": node, "source": "process"}
         registry.register(NodeCollector(info, ProcessTree(process).read, loopback_network))
     registry.register(TrainingCollector(folder))
     return Server(("127.0.0.1" if process else "0.0.0.0", port), registry, world_size)

@@ -1,7 +1,7 @@
 """A run's window, read back from the cluster's Prometheus through its HTTP API.
 
-Asks for the scrapes themselves (a range selector in an instant query), not for values at regular times: those Prometheus
-fills from up to five minutes back, which would hide every gap.
+Asks for the scrapes themselves (a range selector in an instant query), not for values at regular times: Prometheus
+fills those from up to five minutes back, which would hide every gap.
 """
 
 import json

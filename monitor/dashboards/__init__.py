@@ -1,0 +1,29 @@
+"""Grafana's dashboards as code: each module builds one as plain dictionaries in Grafana's v1 schema.
+
+    python -m monitor.dashboards     # writes grafana/dashboards/*.json, which are committed
+
+The data source and the dashboards have fixed uids, so that links and provisioning hold on every machine.
+"""
+
+import json
+from pathlib import Path
+
+from monitor.dashboards import cluster
+
+FOLDER = Path(__file__).resolve().parents[2] / "grafana" / "dashboards"
+DASHBOARDS = {"cluster": cluster.build}  # file name: builder
+
+
+def render() -> dict[str, str]:
+    """File name to JSON text of every dashboard."""
+    return {f"{name}.json": json.dumps(build(), indent=2) + "\n" for name, build in DASHBOARDS.items()}
+
+
+def write(folder: Path = FOLDER) -> list[Path]:
+    """Write every dashboard into the folder; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for name, text in render().items():
+        (folder / name).write_text(text, encoding="utf-8")
+        files.append(folder / name)
+    return files

@@ -1,0 +1,6 @@
+"""Write the dashboards' JSON: python -m monitor.dashboards"""
+
+from monitor.dashboards import write
+
+for file in write():
+    print(file)
