@@ -11,8 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from monitor.data.download import Unavailable
-from monitor.data.store import Prepared
+from monitor.data.store import Prepared, Unavailable
 from monitor.errors import UserError
 from trainer.registry import DATA, load
 from trainer.spec import SpecError, unknown

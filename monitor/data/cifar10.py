@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from monitor.data.download import fetch
 from monitor.data.store import Content, Prepared, prepare_once, sha256
 from monitor.errors import UserError
 from trainer.registry import DataSet
@@ -50,6 +49,8 @@ def prepare(dataset: DataSet, *, seed: int, data_dir: Path | None, cache: Path, 
 
 def _from_archive(dataset: DataSet, cache: Path, say, verify: bool) -> Prepared:
     def make() -> Content:
+        from monitor.data.download import fetch  # its libraries take a third of a second to import, rarely needed
+
         archive = fetch(URL, SHA256, cache / ".cifar10.download", say)
         with tarfile.open(archive) as tar:  # nothing is extracted: the batches are read out of the archive
             wanted = {f"{INNER}/{name}": name for name in PUBLIC_BATCHES}

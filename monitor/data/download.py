@@ -11,7 +11,7 @@ import requests
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from monitor.errors import UserError
+from monitor.data.store import Unavailable
 
 CONNECT_SECONDS, READ_SECONDS, ANSWER_SECONDS = 5, 20, 8
 REASONS = {  # by the name of an error that requests or urllib3 raises; the first that fits
@@ -23,10 +23,6 @@ REASONS = {  # by the name of an error that requests or urllib3 raises; the firs
     "ReadTimeoutError": "no answer",
     "ProtocolError": "the connection broke",
 }
-
-
-class Unavailable(UserError):
-    """The file cannot be fetched now. str() is why, one clause."""
 
 
 def fetch(url: str, sha256: str, folder: Path, say) -> Path:

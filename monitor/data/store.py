@@ -30,6 +30,10 @@ BLOCK = 1000  # images at a time where a computation needs more memory than the 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+class Unavailable(UserError):
+    """The source of a data set cannot be fetched now. str() is why, one clause."""
+
+
 @dataclass(frozen=True)
 class Content:
     """A data set in memory. Images are uint8 (N, channels, height, width), labels int64 (N,) from 0."""
