@@ -1,4 +1,4 @@
-"""RunSpec: everything that decides what a run computes. The only thing the monitor and the trainer share, besides events.
+"""RunSpec: everything that decides what a run computes. Besides events, the only thing that both sides share.
 
 spec = RunSpec.from_settings({"SYNC": "ddp", "BATCH": "128"})   # the words of `make run`
 RunSpec.from_json(spec.to_json()) == spec

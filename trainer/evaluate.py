@@ -1,0 +1,58 @@
+"""The test set, each sample once: sharded over the ranks, sums brought together."""
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from trainer.data.batches import evaluation_batches
+from trainer.data.prepared import Prepared
+from trainer.wire import Wire
+
+
+@dataclass(frozen=True)
+class Score:
+    loss: float  # mean cross-entropy over the samples
+    confusion: torch.Tensor  # int64 (classes, classes): [true class][predicted class]
+
+    @property
+    def samples(self) -> int:
+        return int(self.confusion.sum())
+
+    @property
+    def accuracy(self) -> float:
+        return int(self.confusion.trace()) / self.samples
+
+
+def average_statistics(model, wire: Wire) -> None:
+    """Replace the running statistics of batch norm by their mean over the ranks, in one all-reduce.
+
+    In training each rank's statistics follow its own shards; with the mean, which is that of statistics gathered
+    from all of them, the evaluation, the checkpoint and every rank agree. Training itself never reads them.
+    """
+    statistics = [b for b in model.buffers() if b.is_floating_point()]
+    if not statistics:
+        return
+    flat = wire.all_reduce(torch.cat([b.flatten() for b in statistics])) / wire.world_size
+    for buffer, mean in zip(statistics, flat.split([b.numel() for b in statistics]), strict=True):
+        buffer.copy_(mean.view_as(buffer))
+
+
+def evaluate(model, data: Prepared, wire: Wire, autocast) -> Score:
+    """Score the model on the whole test set; every rank gets the result. Raises WireError.
+
+    `autocast` is the context of the forward passes. Sums travel as float64, in which counts are exact.
+    """
+    classes = len(data.classes)
+    loss, confusion = 0.0, torch.zeros(classes * classes, dtype=torch.int64)
+    model.eval()
+    with torch.inference_mode():
+        for images, labels in evaluation_batches(data, wire.rank, wire.world_size):
+            with autocast:
+                logits = model(images)
+            loss += cross_entropy(logits.float(), labels, reduction="sum").item()
+            confusion += torch.bincount(labels * classes + logits.argmax(1), minlength=classes * classes)
+    wire.meet("evaluation")
+    sums = wire.all_reduce(torch.cat([torch.tensor([loss], dtype=torch.float64), confusion.double()]))
+    confusion = sums[1:].round().long().view(classes, classes)
+    return Score(sums[0].item() / int(confusion.sum()), confusion)

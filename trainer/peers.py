@@ -1,0 +1,152 @@
+"""Who is alive: every rank's heartbeat in the shared store, and what the others make of it.
+
+A collective that fails says that a connection closed or that time ran out, seldom whose fault it was. So each rank
+counts up a beat in torch.distributed's store, on a connection and a thread of its own, says there where it is, and,
+when it gives up, why. Ages are taken from this rank's own clock (when did I last see a new beat?), so that clocks of
+different machines need not agree. No torch is imported here: a store is any object with set, check and multi_get.
+"""
+
+import json
+import threading
+import time
+from dataclasses import dataclass
+
+BEAT_SECONDS = 0.5
+SILENT_SECONDS = 3 * BEAT_SECONDS  # a peer with no beat for this long is a suspect once something has failed
+EVIDENCE_SECONDS = 4.0  # how long a failed rank waits until one becomes a suspect
+START_SECONDS = 60.0  # how long a rank that was never seen may take to start
+
+
+@dataclass
+class Peer:
+    beat: int = -1  # -1: not seen yet
+    seen: float = 0.0  # when its beat last changed, on this rank's monotonic clock
+    at: tuple[int, str] = (0, "start-up")  # its latest collective: sequence number and description
+    left: dict | None = None  # its farewell: {"kind", "message", "suspect"}
+
+
+class Peers:
+    """Beats for `rank` and watches the others. start() begins; leave() or stop() ends it."""
+
+    def __init__(self, store, rank: int, world_size: int, deadline_seconds: float, clock=time.monotonic):
+        self.store, self.rank, self.clock = store, rank, clock
+        self.others = {r: Peer() for r in range(world_size) if r != rank}
+        self.at = (0, "start-up")  # this rank's latest collective, set by the wire
+        # The run must have ended within the deadline; what is left after the watch has decided goes into saying so.
+        self.limit_seconds = max(deadline_seconds - 2.0, 2 * SILENT_SECONDS)
+        self.store_lost = False  # the connection to rank 0's store broke
+        self._answered = self._began = clock()
+        self._beat = 0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="peers")
+
+    def start(self) -> None:
+        self.exchange()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No more beats, and nobody is suspected any more."""
+        self._stopping.set()
+        self._thread.join(BEAT_SECONDS)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(BEAT_SECONDS):
+            asleep = self.clock() - self._answered > self.limit_seconds
+            try:
+                self.exchange()
+            except Exception:  # whatever a broken connection raises: the store's host is gone
+                self.store_lost = not self._stopping.is_set()
+                return
+            if asleep:  # this process itself was stopped, or the store was: everyone's age is unknown
+                for peer in self.others.values():
+                    peer.seen = self.clock()
+
+    def exchange(self, left: dict | None = None) -> None:
+        """Publish this rank's beat and read the others'."""
+        self._beat += 1
+        self.store.set(f"beat/{self.rank}", json.dumps({"beat": self._beat, "at": self.at, "left": left}))
+        here = [r for r, p in self.others.items() if p.beat >= 0 or self.store.check([f"beat/{r}"])]
+        for r, text in zip(here, self.store.multi_get([f"beat/{r}" for r in here]) if here else (), strict=True):
+            said, peer = json.loads(text), self.others[r]
+            if said["beat"] != peer.beat:
+                peer.beat, peer.seen = said["beat"], self.clock()
+            peer.at, peer.left = tuple(said["at"]), said["left"]
+        self._answered = self.clock()
+
+    def leave(self, kind: str, message: str, suspect: int | None, linger: bool = True) -> None:
+        """Say why this rank gives up. Rank 0, whose process holds the store, stays until the others could read it,
+        unless told not to linger. Returns within EVIDENCE_SECONDS plus two seconds, also when the store is gone or frozen.
+        """
+        self.stop()
+        farewell = {"kind": kind, "message": message, "suspect": suspect}
+        stay = linger and self.rank == 0
+        last = threading.Thread(target=self._farewell, args=(farewell, stay), daemon=True)
+        last.start()
+        last.join(EVIDENCE_SECONDS + 1 if stay else 1)
+
+    def _farewell(self, farewell: dict, stay: bool) -> None:
+        until = self.clock() + EVIDENCE_SECONDS
+        try:
+            self.exchange(farewell)
+            while stay and self.clock() < until and self._unaware():
+                time.sleep(0.1)
+                self.exchange(farewell)
+        except Exception:
+            return  # nobody is left to read it
+
+    def _unaware(self) -> bool:
+        """Whether a rank still runs that has not left."""
+        now = self.clock()
+        return any(p.beat >= 0 and p.left is None and now - p.seen < SILENT_SECONDS for p in self.others.values())
+
+    def silent(self, seconds: float) -> tuple[int, float] | None:
+        """The rank longest without a beat and for how long, when that is over `seconds`. Ranks that left do not count.
+
+        While the store does not answer, nobody's beats can be seen: then it is rank 0, whose process holds the store.
+        """
+        now = self.clock()
+        if self.rank != 0 and (self.store_lost or now - self._answered > seconds):
+            return 0, now - self._answered
+        ages = [(now - p.seen, r) for r, p in self.others.items() if p.beat >= 0 and p.left is None]
+        age, rank = max(ages, default=(0.0, -1))
+        return (rank, age) if age > seconds else None
+
+    def overdue(self) -> tuple[int, float] | None:
+        """A rank whose silence must end the run now, and its seconds of silence."""
+        return None if self._stopping.is_set() else self.silent(self.limit_seconds)
+
+    def missing(self) -> int | None:
+        """A rank that has not appeared within START_SECONDS of this one."""
+        if self.clock() - self._began < START_SECONDS:
+            return None
+        return next((r for r, p in self.others.items() if p.beat < 0), None)
+
+    def gone(self) -> tuple[int, str] | None:
+        """A rank that gave up, or that such a rank blames, and what was said about it."""
+        left = {r: p.left for r, p in self.others.items() if p.left}
+        for r, said in left.items():  # first those that failed by themselves
+            if said["kind"] in ("own", "input"):
+                return r, said["message"]
+        for said in left.values():
+            if said["suspect"] not in (None, self.rank):
+                return said["suspect"], said["message"]
+        return next(((r, said["message"]) for r, said in left.items()), None)
+
+    def suspect(self) -> tuple[int | None, str]:
+        """After a failure: the rank most likely at fault (None: cannot be told) and the evidence.
+
+        Waits up to EVIDENCE_SECONDS for a farewell or a silence, and never blocks on the store.
+        """
+        until = self.clock() + EVIDENCE_SECONDS
+        while True:
+            if gone := self.gone():
+                return gone
+            if found := self.silent(SILENT_SECONDS):
+                return found[0], f"no sign of life for {found[1]:.1f} s"
+            if self.clock() > until:
+                break
+            time.sleep(0.1)
+        behind = min(self.others.items(), key=lambda item: item[1].at[0], default=None)
+        if behind and behind[1].at[0] < self.at[0]:
+            return behind[0], f"it is alive, but still at {behind[1].at[1]} (#{behind[1].at[0]})"
+        return None, "every rank is alive"

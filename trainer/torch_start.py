@@ -1,0 +1,40 @@
+"""Import torch without its compiler.
+
+The first optimizer or DistributedDataParallel that is built imports torch._dynamo, 900 modules, as long again as torch
+itself, only to mark some of its functions as not to be compiled. Nothing is compiled here, and start-up time counts
+where ranks share cores, so a stand-in answers those marks. Whoever asks it for anything else gets the real module.
+"""
+
+import importlib
+import sys
+from types import ModuleType, SimpleNamespace
+
+import torch
+
+NAME = "torch._dynamo"
+
+
+class _StandIn(ModuleType):
+    utils = SimpleNamespace(get_optimize_ddp_mode=lambda: "no_optimization")  # asked for by DistributedDataParallel
+
+    @staticmethod
+    def disable(fn=None, recursive=True, **_):
+        """Mark as not to be compiled: what is never compiled needs no mark."""
+        return fn if fn is not None else lambda f: f
+
+    @staticmethod
+    def graph_break(*_, **__):
+        """A point where compiled code would end."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if sys.modules.get(NAME) is self:
+            del sys.modules[NAME]
+        return getattr(importlib.import_module(NAME), name)
+
+
+def without_compiler() -> None:
+    """Put the stand-in in place, unless the compiler is there already."""
+    if NAME not in sys.modules:
+        sys.modules[NAME] = torch._dynamo = _StandIn(NAME)

@@ -1,0 +1,206 @@
+"""Every collective goes through here: bytes and seconds are counted, deadlines set, peers named in errors.
+
+Bytes are the payload that Gloo's algorithm for the collective sends and receives on this rank, so that they can be
+compared with a formula (exactly) and with the network interface (plus a few per cent of headers).
+"""
+
+import re
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+from fractions import Fraction
+
+import torch
+import torch.distributed as dist
+
+from trainer.peers import START_SECONDS, Peers
+
+
+class WireError(Exception):
+    """A collective failed. `kind` is that of events.Failed; `suspect_rank` is None where it cannot be told."""
+
+    kind = "peer"
+
+    def __init__(self, message: str, suspect_rank: int | None = None):
+        self.suspect_rank = suspect_rank
+        super().__init__(message)
+
+
+class PeerLost(WireError):
+    """Another rank is gone: its connection closed, it gave up, or it fell silent."""
+
+
+class DeadlineExceeded(WireError):
+    """A collective took longer than DEADLINE."""
+
+    kind = "deadline"
+
+
+class Mismatch(WireError):
+    """Ranks disagree about a collective, or about the run they are in."""
+
+    kind = "mismatch"
+
+
+# What Gloo and the store write into a plain RuntimeError, by what it means.
+_MEANINGS = (
+    (Mismatch, re.compile(r"preamble|op\.nbytes|size mismatch|must (match|be equal)|does not match", re.I)),
+    (DeadlineExceeded, re.compile(r"tim(ed?|e)[ -]?out", re.I)),
+    (PeerLost, re.compile(r"closed|reset|broken pipe|refused|failed to (recv|send)|unreachable|gone", re.I)),
+)
+
+
+class Wire:
+    """The collectives of one rank. Without a store (one rank, nothing distributed) every collective does nothing."""
+
+    def __init__(self, rank: int = 0, world_size: int = 1, store=None, peers: Peers | None = None, deadline=30.0):
+        self.rank, self.world_size = rank, world_size
+        self.store, self.peers, self.deadline = store, peers, deadline
+        self.waited_seconds = 0.0  # time in which this rank did nothing but wait for a collective
+        self._sent = self._received = Fraction(0)
+        self._sequence = 0
+
+    def connect(self) -> None:
+        """Form the Gloo process group, once all ranks are there. Raises WireError."""
+        self.meet("start")
+        with self.errors("forming the process group"):
+            dist.init_process_group(
+                "gloo",
+                store=dist.PrefixStore("gloo", self.store),
+                rank=self.rank,
+                world_size=self.world_size,
+                timeout=timedelta(seconds=self.deadline),
+            )
+
+    # -- collectives ---------------------------------------------------------------------------------------------
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum over the ranks, in place. Blocks; the time counts as waited."""
+        if self.store is None:
+            return tensor
+        with self._blocking(f"all_reduce of {_shape(tensor)}"):
+            dist.all_reduce(tensor)
+        self._count_ring(tensor)
+        return tensor
+
+    def all_reduce_later(self, tensor: torch.Tensor) -> torch.futures.Future:
+        """Begin to sum over the ranks, in place; the future holds [tensor]. The caller counts what it waits."""
+        self._note(f"all_reduce of {_shape(tensor)}")
+        self._count_ring(tensor)
+        return dist.all_reduce(tensor, async_op=True).get_future()
+
+    def broadcast(self, tensor: torch.Tensor, source: int = 0) -> torch.Tensor:
+        """Copy from rank `source` to all, in place. Blocks; the time counts as waited."""
+        if self.store is None:
+            return tensor
+        with self._blocking(f"broadcast of {_shape(tensor)}"):
+            dist.broadcast(tensor, source)
+        # Gloo sends along a binomial tree: position p has a child p + 2^i for each i below p's lowest set bit.
+        n, position = self.world_size, (self.rank - source) % self.world_size
+        bits = range((n - 1).bit_length())
+        children = sum(position % (2 << i) == 0 and position + (1 << i) < n for i in bits)
+        self._count(children * tensor.nbytes, tensor.nbytes if self.rank != source else 0)
+        return tensor
+
+    # -- counters ------------------------------------------------------------------------------------------------
+
+    def _count(self, sent, received) -> None:
+        self._sent += sent
+        self._received += received
+
+    def _count_ring(self, tensor: torch.Tensor) -> None:
+        """Ring all-reduce: n-1 parts of size 1/n go round twice (Patarasuk & Yuan 2009), 2(n-1)/n of the bytes."""
+        part = Fraction(2 * (self.world_size - 1) * tensor.nbytes, self.world_size)
+        self._count(part, part)
+
+    def take_bytes(self) -> tuple[int, int]:
+        """Payload bytes sent and received since the last call."""
+        taken = int(self._sent), int(self._received)
+        self._sent -= taken[0]  # a rest of a fraction of a byte waits for the next step
+        self._received -= taken[1]
+        return taken
+
+    # -- meeting and failing -------------------------------------------------------------------------------------
+
+    def meet(self, name: str) -> None:
+        """Wait for all ranks at the point `name` (each name once), however slow, as long as their hearts beat.
+
+        Used before collectives that follow work of unequal length, which the deadline would cut short.
+        Raises PeerLost naming a rank that gave up or never came. Finding one that froze is the heartbeat's part.
+        """
+        if self.store is None:
+            return
+        with self.errors(f"meeting at {name}"):
+            self.store.set(f"meet/{name}/{self.rank}", "")
+            missing = [f"meet/{name}/{r}" for r in range(self.world_size)]
+            while missing := [key for key in missing if not self.store.check([key])]:
+                if gone := self.peers.gone():
+                    raise PeerLost(f"rank {gone[0]} gave up before {name}: {gone[1]}", gone[0])
+                if (rank := self.peers.missing()) is not None:
+                    raise PeerLost(f"rank {rank} has not started within {START_SECONDS:.0f} s", rank)
+                time.sleep(0.01)
+
+    def compare(self, name: str, facts: dict[str, str]) -> None:
+        """Check that every rank holds the same facts. Raises Mismatch naming the first rank unlike rank 0."""
+        if self.store is None:
+            return
+        text = "\n".join(f"{k}={v}" for k, v in facts.items())
+        with self.errors(f"comparing {name}"):
+            self.store.set(f"facts/{name}/{self.rank}", text)
+            self.meet(f"comparing {name}")
+            said = [self.store.get(f"facts/{name}/{r}").decode() for r in range(self.world_size)]
+        for rank, other in enumerate(said):
+            if other != said[0]:
+                pairs = zip(said[0].split("\n"), other.split("\n"), strict=False)
+                differs = "; ".join(f"{theirs} (rank 0: {first})" for first, theirs in pairs if first != theirs)
+                raise Mismatch(f"rank {rank} differs from rank 0 in {name}: {differs}", rank)
+
+    def close(self) -> None:
+        """After success: part in order. Rank 0, whose process holds the store, goes last."""
+        if self.store is None:
+            return
+        self.meet("the end")
+        self.peers.stop()
+        with self.errors("parting"):
+            self.store.set(f"parted/{self.rank}", "")
+            if self.rank == 0:
+                self.store.wait([f"parted/{r}" for r in range(self.world_size)], timedelta(seconds=self.deadline))
+        dist.destroy_process_group()
+
+    @contextmanager
+    def errors(self, doing: str):
+        """Turn what torch and Gloo raise into a typed WireError that names a suspect. Others pass unchanged."""
+        try:
+            yield
+        except RuntimeError as error:  # DistBackendError, DistNetworkError and DistStoreError are RuntimeErrors too
+            text = " ".join(str(error).split())
+            kind = next((kind for kind, pattern in _MEANINGS if pattern.search(text)), None)
+            if kind is None or self.store is None:
+                raise
+            suspect, evidence = self.peers.suspect()
+            who = f"rank {suspect}: {evidence}" if suspect is not None else evidence
+            message = f"{_WHAT[kind].format(doing=doing, deadline=self.deadline)}; {who}"
+            raise kind(message, suspect) from error
+
+    def _note(self, what: str) -> None:
+        self._sequence += 1
+        self.peers.at = (self._sequence, what)
+
+    @contextmanager
+    def _blocking(self, what: str):
+        self._note(what)
+        began = time.perf_counter()
+        with self.errors(f"{what} (#{self._sequence})"):
+            yield
+        self.waited_seconds += time.perf_counter() - began
+
+
+_WHAT = {
+    PeerLost: "a peer was lost during {doing}",
+    DeadlineExceeded: "{doing} took longer than DEADLINE={deadline:g} s",
+    Mismatch: "ranks disagree about a collective during {doing}: another operation, shape or order",
+}
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return f"{'x'.join(map(str, tensor.shape)) or 1} {str(tensor.dtype).removeprefix('torch.')}"
