@@ -11,7 +11,8 @@ from importlib import import_module
 from monitor.errors import BAD_INPUT, FAILED, UserError
 from trainer.spec import RunSpec, SpecError
 
-COMMANDS = {  # name: (place of the handler, what it does, example). A handler takes (settings, args), returns an exit code.
+# name: (place of the handler, what it does, example). A handler takes (settings, args) and returns an exit code.
+COMMANDS = {
     "up": ("monitor.cluster:up", "build what is missing and start the cluster", "syncbed up NODES=4 CPUS=0.5"),
     "down": ("monitor.cluster:down", "stop the cluster and leave nothing", "syncbed down"),
     "status": ("monitor.cluster:status", "the nodes, their limits and the run on them", "syncbed status --json"),

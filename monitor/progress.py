@@ -77,7 +77,8 @@ class Progress:
 
     def _line(self, step: events.Step) -> str:
         left = number(self._left(step), 0)
-        return f"step {step.step}/{self._total}  loss {number(step.loss, 3)}  {step.step_seconds:.3f} s/step  {left} s left"
+        pace = f"{step.step_seconds:.3f} s/step  {left} s left"
+        return f"step {step.step}/{self._total}  loss {number(step.loss, 3)}  {pace}"
 
     def _left(self, step: events.Step) -> float:
         """Seconds to the last step at the pace so far."""

@@ -54,7 +54,7 @@ def show_command(settings: dict[str, str], args) -> int:
 
 
 def runs_folder(settings: dict[str, str]) -> Path:
-    """The folder that RUNS_DIR= names, ./runs by default. Raises UserError for any other setting: nothing else applies."""
+    """The folder that RUNS_DIR= names, ./runs by default. Raises UserError for any other setting."""
     settings = dict(settings)
     folder = Path(settings.pop("RUNS_DIR", "runs"))
     for name, value in settings.items():
@@ -66,9 +66,10 @@ def show(result: dict, console: Console) -> None:
     """Print what a run came to: per-rank table with the mean, losses, accuracy, classes, and where the time went."""
     spec = result["spec"]
     colour = STATUS_COLOURS.get(result["status"], "red")
+    what = f"{spec['sync']} {spec['model']} on {result['data']['label']}, {spec['nodes']} nodes ({result['runtime']})"
     console.print(
-        f"[bold]{result['id']}[/]  [{colour}]{result['status']}[/]  {spec['sync']} {spec['model']} on "
-        f"{result['data']['label']}, {spec['nodes']} nodes ({result['runtime']}), batch {spec['batch']}, {spec['precision']}"
+        f"[bold]{result['id']}[/]  [{colour}]{result['status']}[/]  {what}, batch {spec['batch']}, {spec['precision']}",
+        highlight=False,
     )
     if result.get("ranks"):
         console.print(rank_table(result["ranks"]))

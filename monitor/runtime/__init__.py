@@ -8,7 +8,8 @@ RUNTIMES = ("docker", "local")
 def choose(settings: dict[str, str]):
     """The runtime that RUNTIME= names; without it, docker where a cluster is up and local otherwise.
 
-    Takes RUNTIME and PROJECT out of `settings`. Raises UserError when RUNTIME names neither, or docker without a cluster.
+    Takes RUNTIME and PROJECT out of `settings`. Raises UserError when RUNTIME names neither, and when it names docker
+    and no cluster is up.
     """
     wanted = settings.pop("RUNTIME", None)
     project = settings.pop("PROJECT", "syncbed")

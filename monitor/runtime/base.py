@@ -15,7 +15,7 @@ BUSY = "run {run} is on the cluster now; wait for it to end, or stop it with Ctr
 
 @dataclass(frozen=True)
 class Said:
-    """A line that a rank printed; `line` is None when the stream has ended and nothing more will come from this rank."""
+    """A line that a rank printed; `line` is None when the stream has ended and no more will come from this rank."""
 
     rank: int
     stream: str  # "stdout" or "stderr"

@@ -1,8 +1,8 @@
 """RUNTIME=docker: every node is a container of the cluster that `make cluster-up` started.
 
-A rank is a `docker exec` of the node's launcher. Its stdin stays attached: when this process dies, Docker closes it, and
-the launcher ends the rank (monitor/node.py). Data goes in and checkpoints come out through volumes and Docker's archive
-calls, so that no folder of the host is mounted and a remote or rootless engine works as well.
+A rank is a `docker exec` of the node's launcher. Its stdin stays attached: when this process dies, Docker closes it,
+and the launcher ends the rank (monitor/node.py). Data goes in and checkpoints come out through volumes and Docker's
+archive calls: no folder of the host is mounted, so a remote or rootless engine works as well.
 """
 
 import json
@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from queue import Queue
 
@@ -125,7 +126,7 @@ class DockerRuntime(Runtime):
         self._data = f"/data/{folder.name}"
         if folder.name in self._data_present:
             return
-        # Ranks see /data read-only, so a container that is never started carries the volume while Docker unpacks into it.
+        # Ranks see /data read-only: a container that is never started carries the volume while Docker unpacks into it.
         carrier = self._client.containers.create(
             self._containers["trainer-0"].image.id,
             labels={engine.PROJECT_LABEL: self._project},
@@ -227,10 +228,8 @@ class DockerRank(RankHandle):
         self._socket.close()
 
     def _tell(self, line: str) -> None:
-        try:
+        with suppress(OSError):  # the launcher is gone, and its rank with it
             self._socket.sendall(line.encode() + b"\n")
-        except OSError:
-            pass  # the launcher is gone, and its rank with it
 
     def _read(self) -> None:
         lines = {name: Lines() for name in STREAMS.values()}

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from queue import Queue
 
@@ -85,9 +86,9 @@ class LocalRuntime(Runtime):
         return LocalRank(process, rank, said)
 
     def _start_agent(self, job: Job, rank: int, launcher: int, metrics: Path) -> None:
+        flags = ["--port", "0", "--node", self.node_name(rank), "--process", str(launcher), "--watch-stdin"]
         agent = subprocess.Popen(
-            [sys.executable, "-m", "monitor.agent", "--port", "0", "--node", self.node_name(rank)]
-            + ["--process", str(launcher), "--watch-stdin"],
+            [sys.executable, "-m", "monitor.agent", *flags],
             env=_environment() | {"PROMETHEUS_MULTIPROC_DIR": str(metrics)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -126,17 +127,13 @@ class LocalRank(RankHandle):
         threading.Thread(target=_end, args=(rank, readers, process, said), daemon=True).start()
 
     def signal(self, name: str) -> None:
-        try:
+        with suppress(OSError):  # the launcher is gone, and its rank with it
             self._process.stdin.write(name.encode() + b"\n")
             self._process.stdin.flush()
-        except OSError:
-            pass  # the launcher is gone, and its rank with it
 
     def close(self) -> None:
-        try:
+        with suppress(OSError):
             self._process.stdin.close()
-        except OSError:
-            pass
         self._process.wait()
 
 

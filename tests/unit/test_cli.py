@@ -1,0 +1,119 @@
+"""The command line: what make says reaches the command whole, and every error is one line with its exit code."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from monitor import cli
+from monitor.errors import UserError
+from monitor.runtime.base import Lines
+
+SHOW = "import os, json; from monitor.cli import make_settings; print(json.dumps(make_settings(dict(os.environ))))"
+MAKEFILE = f"show:\n\t@{sys.executable} -c '{SHOW}'\n"
+
+
+def from_make(tmp_path, *words, environment=None):
+    (tmp_path / "Makefile").write_text(MAKEFILE)
+    env = os.environ | {"PYTHONPATH": str(Path.cwd())} | (environment or {})
+    out = subprocess.run(
+        ["make", "-s", "-C", tmp_path, "show", *words], env=env, capture_output=True, text=True, check=True
+    )
+    return json.loads(out.stdout)
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("SYNC=ddp", "ddp"),
+        ("SYNC=", ""),
+        ("SYNC=two words and -- dashes", "two words and -- dashes"),
+        ("SYNC=0,1|2,3@10s+5s;rm -rf x", "0,1|2,3@10s+5s;rm -rf x"),
+        ('SYNC=it\'s "quoted"', 'it\'s "quoted"'),
+        ("SYNC=a=b", "a=b"),
+    ],
+)
+def test_a_value_on_makes_command_line_arrives_as_it_was_typed(tmp_path, word, value):
+    assert from_make(tmp_path, word) == {"SYNC": value}
+
+
+def test_makes_own_words_and_the_users_environment_are_no_settings(tmp_path):
+    assert from_make(tmp_path, "PYTHON=python3", "SYNC=ddp", environment={"MODEL": "vgg11"}) == {"SYNC": "ddp"}
+    assert from_make(tmp_path, "-j2", "-k") == {}
+
+
+def one_line(capsys):
+    err = capsys.readouterr().err
+    assert err.startswith("syncbed: ")
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["run", "SYNC=foo"], "SYNC=foo: one of: single, ddp"),
+        (["run", "SNYC=ddp"], "SNYC=ddp: no such setting; did you mean SYNC?"),
+        (["run", "MODEL=resnet"], "MODEL=resnet: one of: vgg11"),
+        (["run", "DATA=imagenet"], "DATA=imagenet: one of: cifar10"),
+        (["run", "NODES=0"], "NODES=0: a whole number from 1 to 16"),
+        (["run", "BATCH=250", "NODES=4"], "BATCH=250: does not divide over NODES=4; 248 or 252 would do"),
+        (["run", "SYNC=single", "NODES=4"], "NODES=4: SYNC=single is one replica"),
+        (["run", "LR=fast"], "LR=fast: a number"),
+        (["run", "RUNTIME=k8s"], "RUNTIME=k8s: one of: docker, local"),
+        (["run", "ddp"], "ddp: not a setting; settings are NAME=value"),
+        (["run", "STEPS=1", "EPOCHS=1"], "EPOCHS=1: give either STEPS or EPOCHS, not both"),
+        (["show", "nope"], "run nope: not found"),
+        (["runs", "SYNC=ddp"], "SYNC=ddp: no such setting"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(words, says, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if words[0] == "run" and not any(word.startswith("RUNTIME=") for word in words):
+        words = [*words, "RUNTIME=local"]
+    assert cli.main(words) == 2
+    assert says in one_line(capsys)
+    assert list(tmp_path.iterdir()) == []  # nothing was started
+
+
+def test_a_failure_of_ours_shows_where_only_with_debug(capsys, monkeypatch):
+    def broken(settings, args):
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr("monitor.runtime.where", broken)
+    assert cli.main(["where"]) == 1
+    assert one_line(capsys) == "syncbed: ZeroDivisionError: oops (DEBUG=1 shows where)\n"
+    assert cli.main(["where", "DEBUG=1"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_word_without_a_name_is_refused():
+    with pytest.raises(UserError, match="=ddp: not a setting"):
+        cli.parse_settings(["=ddp"])
+
+
+def test_every_command_has_help(capsys):
+    for name in cli.COMMANDS:
+        with pytest.raises(SystemExit) as end:
+            cli.main([name, "--help"])
+        assert end.value.code == 0
+        assert "example: syncbed " + name in capsys.readouterr().out
+
+
+def test_lines_are_split_on_bytes_and_decoded_whole():
+    lines = Lines()
+    whole = "erst\nä€\U0001f600 zwei\n\nrest".encode()
+    found = [line for i in range(len(whole)) for line in lines.feed(whole[i : i + 1])]
+    assert found == ["erst", "ä€\U0001f600 zwei", ""]
+    assert lines.end() == ["rest"]
+    assert lines.end() == []
+
+
+def test_a_broken_character_does_not_lose_the_line():
+    lines = Lines()
+    assert lines.feed(b"a\xffb\n") == ["a�b"]
+    assert lines.feed("ä".encode()[:1]) == []
+    assert lines.end() == ["�"]

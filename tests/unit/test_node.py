@@ -1,0 +1,154 @@
+"""The node's launcher, with real processes and without Docker or torch."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from monitor import node
+from monitor.runtime.local import _environment
+from trainer import events
+
+SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
+
+
+def launch(state, argv, run="run-1", rank=2, env=None):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "monitor.node", "run"],
+        env=_environment() | {"SYNCBED_STATE": str(state)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    process.stdin.write(json.dumps({"run": run, "rank": rank, "argv": argv, "env": env or {}}) + "\n")
+    process.stdin.flush()
+    return process
+
+
+def last_event(process):
+    return events.parse(output(process).splitlines()[-1])
+
+
+def output(process):
+    """All that is printed until the end; stdin stays open, since closing it kills the rank."""
+    out = process.stdout.read()
+    process.wait(30)
+    return out
+
+
+def wait_gone(pid):
+    """The process is gone or a zombie that nobody runs any more; raises when that never comes."""
+    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=30)
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize(("code", "returned"), [(0, 0), (2, 1), (1, 1)])
+def test_the_exit_code_is_reported(tmp_path, code, returned):
+    process = launch(tmp_path, [sys.executable, "-c", f"raise SystemExit({code})"])
+    event = last_event(process)
+    assert (event.rank, event.code, event.signal, event.out_of_memory) == (2, code, None, False)
+    assert process.returncode == returned
+
+
+def test_the_request_reaches_the_rank(tmp_path):
+    show = "import os; print(os.environ['SYNCBED_RUN_ID'], os.environ['X'], os.environ['PROMETHEUS_MULTIPROC_DIR'])"
+    process = launch(tmp_path, [sys.executable, "-c", show], env={"X": "y"})
+    assert output(process).splitlines()[0] == f"run-1 y {tmp_path / 'metrics'}"
+
+
+@pytest.mark.parametrize("word", ["TERM", "KILL"])
+def test_words_become_signals(tmp_path, word):
+    process = launch(tmp_path, SLEEP)
+    assert process.stdout.readline() == "up\n"
+    process.stdin.write(word + "\n")
+    process.stdin.flush()
+    assert last_event(process).signal == f"SIG{word}"
+
+
+def test_a_frozen_rank_dies_with_its_orchestrator(tmp_path):
+    process = launch(tmp_path, SLEEP)
+    assert process.stdout.readline() == "up\n"
+    child = psutil.Process(process.pid).children()[0]
+    os.kill(child.pid, signal.SIGSTOP)
+    process.stdin.close()  # what the kernel does when the orchestrator is killed
+    assert process.wait(30) == 1
+    wait_gone(child.pid)
+
+
+def test_a_rank_dies_with_its_launcher(tmp_path):
+    process = launch(tmp_path, SLEEP)
+    assert process.stdout.readline() == "up\n"
+    child = psutil.Process(process.pid).children()[0]
+    process.kill()
+    process.wait(30)
+    wait_gone(child.pid)
+
+
+def test_a_second_run_is_told_the_first_ones_id_and_the_lock_goes_with_its_holder(tmp_path, monkeypatch):
+    monkeypatch.setattr(node, "STATE", tmp_path)
+    first = launch(tmp_path, SLEEP, run="run-1")
+    assert first.stdout.readline() == "up\n"
+    assert node.lock_holder() == "run-1"
+    second = launch(tmp_path, SLEEP, run="run-2")
+    event = last_event(second)
+    assert (type(event), event.run, second.returncode) == (events.Busy, "run-1", 3)
+    first.kill()
+    first.wait(30)
+    with (tmp_path / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # waits until the kernel has let go
+    assert node.lock_holder() is None
+    third = launch(tmp_path, [sys.executable, "-c", ""], run="run-3")
+    assert last_event(third).code == 0
+
+
+def test_the_figures_of_an_earlier_run_are_gone(tmp_path):
+    (tmp_path / "metrics").mkdir()
+    (tmp_path / "metrics" / "counter_1.db").write_text("old")
+    process = launch(
+        tmp_path, [sys.executable, "-c", "import os; print(os.listdir(os.environ['PROMETHEUS_MULTIPROC_DIR']))"]
+    )
+    assert output(process).splitlines()[0] == "[]"
+
+
+def test_leftovers_are_found_by_their_run_id_and_ended():
+    orphan = subprocess.Popen(SLEEP, env=os.environ | {"SYNCBED_RUN_ID": "gone"}, stdout=subprocess.PIPE)
+    orphan.stdout.readline()
+    bystander = subprocess.Popen(SLEEP, stdout=subprocess.PIPE)
+    bystander.stdout.readline()
+    try:
+        assert orphan.pid in node.end_leftovers()
+        assert orphan.wait(30) == -signal.SIGKILL
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+
+
+def test_check_is_one_json_object_of_facts(tmp_path):
+    out = subprocess.run(
+        [sys.executable, "-m", "monitor.node", "check"],
+        env=_environment() | {"SYNCBED_STATE": str(tmp_path), "RANK": "1", "WORLD_SIZE": "2", "SYNCBED_CODE": "abc"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    facts = json.loads(out)
+    assert (facts["rank"], facts["world_size"], facts["code"], facts["run"]) == (1, 2, "abc", None)
+    assert set(facts["peers"]) == {"trainer-0", "trainer-1"}
+    shm = os.statvfs("/dev/shm")
+    assert facts["shm_bytes"] == shm.f_frsize * shm.f_blocks
+    assert 20000 <= facts["free_port"] <= 32000
+
+
+def test_the_free_port_is_not_one_that_is_taken(monkeypatch):
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        offers = iter([taken.getsockname()[1], 23456])
+        monkeypatch.setattr(node.random, "randint", lambda low, high: next(offers))
+        assert node.free_port() == 23456

@@ -1,0 +1,191 @@
+"""What a result says, from events with known answers."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor import results, summary
+from monitor.errors import UserError
+from monitor.sampling import Row
+from monitor.supervise import Failure, RankState
+from trainer import events
+from trainer.spec import RunSpec
+
+
+def step(rank, number, seconds, loss=1.0, samples=4, when=100.0):
+    phases = {"data": 0.1, "forward": 0.2, "backward": 0.3, "sync": seconds - 0.7, "optimizer": 0.1}
+    return events.Step(
+        rank=rank,
+        time=when,
+        step=number,
+        epoch=1,
+        loss=loss,
+        accuracy=0.5,
+        samples=samples,
+        seconds=phases,
+        step_seconds=seconds,
+        sent_bytes=10,
+        received_bytes=20,
+    )
+
+
+def state(rank, steps):
+    return RankState(
+        heard=0,
+        started=events.Started(rank=rank, time=12.0, world_size=2, host="h", pid=1, threads=1, interface="lo"),
+        steps=steps,
+        trained=events.Trained(rank=rank, seconds=30.0, distinct_samples=7, synchronisations=3),
+        finished=events.Finished(rank=rank, peak_memory_bytes=1000 + rank, cpu_seconds=5.0),
+    )
+
+
+def complete(ranks, failure=None, evaluated=None, rows=()):
+    begun = results.begin("id", "local", RunSpec(nodes=2, batch=8), "cifar10")
+    return results.complete(
+        begun,
+        ranks=ranks,
+        node_names=["local-0", "local-1"],
+        failure=failure,
+        evaluated=evaluated,
+        checkpoints=[],
+        warnings=[],
+        rows=list(rows),
+        began=10.0,
+        ended=60.0,
+    )
+
+
+def two_ranks():
+    first = [step(0, 1, 9.0, when=25.0), step(0, 2, 1.0), step(0, 3, 2.0, loss=2.0), step(0, 4, 3.0, loss=2.0)]
+    second = [step(1, 1, 9.5, when=25.0), step(1, 2, 2.0), step(1, 3, 2.0), step(1, 4, 2.0, loss=5.0)]
+    return [state(0, first), state(1, second)]
+
+
+def test_the_first_step_is_left_out_of_the_means_but_not_of_the_bytes():
+    result = complete(two_ranks())
+    zero = result["ranks"][0]
+    assert zero["step_seconds"] == {"mean": 2.0, "median": 2.0, "p95": 3.0}
+    assert zero["phase_seconds"]["sync"] == pytest.approx(2.0 - 0.7)
+    assert sum(zero["phase_seconds"].values()) == pytest.approx(zero["step_seconds"]["mean"])
+    assert (zero["steps"], zero["sent_bytes"], zero["received_bytes"]) == (4, 40, 80)
+    assert result["samples_seen"] == 32
+    assert result["distinct_samples"] == 7
+
+
+def test_train_loss_is_of_the_last_global_batch_weighted_by_samples():
+    ranks = two_ranks()
+    assert complete(ranks)["train_loss"] == pytest.approx((2.0 * 4 + 5.0 * 4) / 8)
+    ranks[1].steps[-1] = step(1, 4, 2.0, loss=5.0, samples=12)
+    assert complete(ranks)["train_loss"] == pytest.approx((2.0 * 4 + 5.0 * 12) / 16)
+
+
+def test_a_loss_that_is_not_finite_is_null_and_so_is_the_whole_of_it():
+    ranks = two_ranks()
+    ranks[0].steps[-1] = events.parse(events.to_line(step(0, 4, 2.0, loss=float("nan"))))
+    assert complete(ranks)["train_loss"] is None
+
+
+def test_start_up_ends_when_the_first_step_begins_and_its_parts_add_up():
+    seconds = complete(two_ranks())["seconds"]
+    assert seconds["startup"] == pytest.approx(25.0 - 9.5 - 10.0)
+    assert sum(seconds["startup_parts"].values()) == pytest.approx(seconds["startup"])
+    assert (seconds["training"], seconds["total"]) == (30.0, 50.0)
+
+
+def test_node_figures_come_from_the_nodes_rows():
+    rows = [
+        Row(
+            time=1.0,
+            node="local-0",
+            cpu_seconds_total=1.0,
+            memory_working_set_bytes=5.0,
+            network_receive_bytes_total=1.0,
+        ),
+        Row(
+            time=2.0,
+            node="local-0",
+            cpu_seconds_total=1.5,
+            memory_working_set_bytes=9.0,
+            network_receive_bytes_total=4.0,
+        ),
+        Row(time=2.0, node="local-1", cpu_seconds_total=7.0),
+    ]
+    zero, one = complete(two_ranks(), rows=rows)["ranks"]
+    assert zero["peak_cpu_percent"] == pytest.approx(50.0)
+    assert (zero["node_peak_memory_bytes"], zero["network_received_bytes"]) == (9.0, 3.0)
+    assert (one["peak_cpu_percent"], one["node_peak_memory_bytes"]) == (None, None)
+
+
+def test_a_failed_run_says_why_and_keeps_what_was_measured():
+    ranks = [two_ranks()[0], RankState(heard=0)]
+    result = complete(ranks, failure=Failure("killed", "rank 1 (local-1) was killed", 1, ("last",)))
+    assert (result["status"], result["error"]["rank"], result["test_accuracy"]) == ("failed", 1, None)
+    assert result["ranks"][0]["steps"] == 4
+    assert result["ranks"][1]["step_seconds"]["mean"] is None
+    json.dumps(result, allow_nan=False)
+
+
+def test_per_class_against_counting_by_hand():
+    matrix = [[3, 1, 0], [2, 4, 0], [1, 0, 0]]
+    cat, dog, owl = results.per_class(matrix, ["cat", "dog", "owl"])
+    assert cat == {"class": "cat", "precision": 3 / 6, "recall": 3 / 4, "f1": pytest.approx(0.6), "support": 4}
+    assert (dog["precision"], dog["recall"], dog["support"]) == (4 / 5, 4 / 6, 6)
+    assert (owl["precision"], owl["recall"], owl["f1"], owl["support"]) == (0.0, 0.0, 0.0, 1)
+
+
+@given(st.lists(st.floats(0, 100), min_size=1), st.sampled_from([50, 95, 99, 100]))
+def test_percentile_is_the_smallest_measured_value_that_covers_the_share(values, percent):
+    found = results.percentile(values, percent)
+    assert found in values
+    covered = sum(value <= found for value in values)
+    below = sum(value < found for value in values)
+    assert covered >= percent / 100 * len(values) > below or below == 0
+
+
+def write(folder: Path, content) -> None:
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def test_reading_refuses_in_one_line(tmp_path):
+    write(tmp_path / "20260101-a", {"schema": results.SCHEMA + 1, "status": "finished"})
+    write(tmp_path / "20260102-b", '{"schema": 1, "sta')
+    with pytest.raises(UserError, match=r"run nope: not found in .* \(newest: 20260102-b, 20260101-a\)"):
+        results.load("nope", tmp_path)
+    with pytest.raises(UserError, match="schema 2 is newer"):
+        results.load("20260101-a", tmp_path)
+    with pytest.raises(UserError, match=r"20260102-b: result.json cannot be read"):
+        results.load("20260102-b", tmp_path)
+
+
+def test_a_run_whose_orchestrator_was_killed_reads_as_failed(tmp_path):
+    begun = results.begin("x", "docker", RunSpec(), "cifar10")
+    write(tmp_path / "alive", begun)
+    assert results.load("alive", tmp_path)["status"] == "running"
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    write(tmp_path / "dead", begun | {"orchestrator_pid": pid})
+    dead = results.load("dead", tmp_path)
+    assert (dead["status"], dead["error"]["kind"]) == ("failed", "orchestrator")
+
+
+def test_saving_is_whole_or_not_at_all(tmp_path):
+    results.save({"schema": 1, "status": "finished"}, tmp_path)
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        results.save({"loss": float("nan")}, tmp_path)
+    assert results.load(".", tmp_path)["status"] == "finished"
+
+
+def test_the_table_has_a_mean_row_with_the_mean_of_every_column():
+    table = summary.rank_table(complete(two_ranks())["ranks"])
+    cells = {column.header: list(column.cells) for column in table.columns}
+    assert cells["s/step"] == ["2.000", "2.000", "2.000"]
+    assert cells["p95"] == ["3.000", "2.000", "2.500"]
+    assert cells["rank"] == ["0", "1", "mean"]
+    assert cells["peak CPU %"] == ["-", "-", "-"]
