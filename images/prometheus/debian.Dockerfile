@@ -1,0 +1,6 @@
+# Prometheus from Debian's package, where the public image cannot be had.
+ARG BASE_IMAGE=syncbed-debian:bookworm
+FROM ${BASE_IMAGE}
+RUN apt-get update -qq && \
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus >/dev/null && \
+    rm -rf /var/lib/apt/lists/* /var/cache/apt/*

@@ -1,0 +1,34 @@
+#!/bin/sh
+# Install uv and the torch that torch.txt pins, into the environment of the Python given. For the node image and for
+# local runs alike.
+#   images/trainer/install-torch.sh .venv/bin/python
+# Environment:
+#   WHEEL_INDEX    a package index that is asked first (a company's mirror, or one that has CPU wheels of torch)
+#   SSL_CERT_FILE  a CA bundle to trust, when the network answers with certificates of its own
+set -eu
+here=$(dirname "$0")
+python=$1
+uv_version=0.13.9
+[ -z "${SSL_CERT_FILE:-}" ] || export PIP_CERT="$SSL_CERT_FILE"
+
+say() { echo "install-torch: $*"; }
+pip_install() { "$python" -m pip install --quiet --disable-pip-version-check "$@"; }
+uv() { "$python" -m uv "$@"; }
+
+if ! uv --version >/dev/null 2>&1; then
+    if [ -z "${WHEEL_INDEX:-}" ] || ! pip_install --index-url "$WHEEL_INDEX" "uv==$uv_version" 2>/dev/null; then
+        pip_install "uv==$uv_version"
+    fi
+fi
+torch() { uv pip install --quiet --python "$python" -r "$here/torch.txt" "$@"; }
+
+if [ -n "${WHEEL_INDEX:-}" ]; then
+    say "torch from WHEEL_INDEX, then the default index"
+    torch --index "$WHEEL_INDEX" --compile-bytecode
+elif UV_HTTP_RETRIES=0 torch --torch-backend cpu --dry-run 2>/dev/null; then  # a CPU build is a tenth of the size
+    torch --torch-backend cpu --compile-bytecode
+else
+    say "PyTorch's index of CPU wheels does not answer: torch from the default index (a larger build, it runs on the CPU too)"
+    torch --compile-bytecode
+fi
+say "$("$python" -c 'import torch; print("torch", torch.__version__)')"

@@ -1,0 +1,318 @@
+"""The cluster of containers: up, down, status, logs, clean. Compose starts it; everything else goes through the SDK."""
+
+import json
+import os
+import re
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import datetime, timezone
+
+from docker import DockerClient
+from docker.errors import APIError, NotFound
+from docker.models.containers import Container
+
+from monitor import engine, images
+from monitor.cluster_settings import SETTINGS, SHM_BYTES, ClusterSettings, check_port, project, refuse_unknown
+from monitor.engine import PROJECT_LABEL, ROLE_LABEL
+from monitor.errors import RunFailed, UserError
+from monitor.images import say
+
+_SERVICE = "com.docker.compose.service"
+_HEALTHY_WITHIN_SECONDS = 240
+_YOUNG_SECONDS = 120  # what is younger may belong to a cluster that is being started right now
+
+
+def up(settings: dict[str, str], args) -> int:
+    """Start the cluster these settings ask for, or change the running one into it. Nothing changed: nothing is done."""
+    start = time.monotonic()
+    client = engine.connect()
+    _, compose_version = engine.compose_command()
+    with engine.guard():
+        host = client.info()
+        wanted = ClusterSettings.from_settings(settings, host["NCPU"], host["MemTotal"])
+        present = containers(client, wanted.project)
+        _check_ports(wanted, present)
+        _refuse_while_training(wanted, present)
+        made = images.ensure(client, wanted.images)
+        say(f"starting {wanted.stated()}")
+        services = [*wanted.node_names(), "prometheus", *(["grafana"] if made.grafana else [])]
+        _remove([c for c in present if c.labels.get(_SERVICE) not in services])
+        try:
+            wait = ("--wait", "--wait-timeout", str(_HEALTHY_WITHIN_SECONDS))
+            engine.compose(wanted.project, wanted.variables(made), "up", "--detach", "--no-build", *wait, *services)
+        except UserError as error:
+            _show_sick(client, wanted.project)
+            raise error
+        facts = _verify(client, wanted)
+        report = {
+            "project": wanted.project,
+            "nodes": [{"name": name, **fact} for name, fact in facts.items()],
+            "urls": urls(client, wanted.project),
+            "seconds": round(time.monotonic() - start, 1),
+            "engine": host["ServerVersion"],
+            "compose": compose_version,
+        }
+    if args.json:
+        print(json.dumps(report))
+        return 0
+    for node in report["nodes"]:
+        memory = node["memory_limit_bytes"] / 2**30
+        print(f"  {node['name']:12}{node['addresses'][0]:16}{node['cpu_limit_cores']:g} cores  {memory:.2f} GiB")
+    for name, url in report["urls"].items():
+        print(f"  {name:12}{url}")
+    print(f"cluster {wanted.project} is up: {wanted.nodes} nodes, limits read back from inside; {report['seconds']} s")
+    return 0
+
+
+def down(settings: dict[str, str], args) -> int:
+    """Remove the project's containers, network and volumes, and say which."""
+    refuse_unknown(settings, SETTINGS)  # the words of `up` are welcome: whoever typed them for up may repeat them
+    name = project(settings)
+    client = engine.connect()
+    with engine.guard():
+        removed = remove_project(client, name)
+    _tell_removed(removed, args.json, f"cluster {name} was not there: nothing to remove")
+    return 0
+
+
+def status(settings: dict[str, str], args) -> int:
+    """Every node: state, health, address, limits, and the run that holds it."""
+    refuse_unknown(settings, ("PROJECT",))
+    name = project(settings)
+    client = engine.connect()
+    with engine.guard():
+        present = containers(client, name)
+        nodes = [c for c in present if c.labels.get(ROLE_LABEL) == "node"]
+        with ThreadPoolExecutor(16) as pool:
+            held = list(pool.map(_held_by, nodes))
+        rows = [{**_state(c), "run": run} for c, run in zip(nodes, held, strict=True)]
+        others = [_state(c) for c in present if c.labels.get(ROLE_LABEL) in ("prometheus", "grafana")]
+        report = {"project": name, "nodes": rows, "services": others, "urls": urls(client, name)}
+    if args.json:
+        print(json.dumps(report))
+    elif not present:
+        print(f"no cluster {name}: 'syncbed up' starts one")
+    else:
+        print(f"{'name':12}{'state':10}{'health':11}{'address':16}{'cores':>6}{'GiB':>7}  run")
+        for row in [*rows, *others]:
+            size = f"{row['cpus']:>6g}{row['memory_bytes'] / 2**30:>7.2f}"
+            print(
+                f"{row['name']:12}{row['state']:10}{row['health']:11}{row['address']:16}{size}  {row.get('run') or '-'}"
+            )
+        for service, url in report["urls"].items():
+            print(f"{service}: {url}")
+    return 0
+
+
+def logs(settings: dict[str, str], args) -> int:
+    """What the services printed, the last 200 lines of each. NODE= picks one, FOLLOW=1 goes on until Ctrl-C."""
+    refuse_unknown(settings, ("PROJECT", "NODE", "FOLLOW"))
+    name = project(settings)
+    client = engine.connect()
+    with engine.guard():
+        services = [c.labels[_SERVICE] for c in containers(client, name)]
+    if not services:
+        raise UserError(f"no cluster {name}: 'syncbed up' starts one")
+    if settings.get("NODE", services[0]) not in services:
+        raise UserError(f"NODE={settings['NODE']}: one of: {', '.join(services)}")
+    command, _ = engine.compose_command()
+    options = ["--tail", "200", *(["--follow"] if settings.get("FOLLOW") == "1" else [])]
+    chosen = [settings["NODE"]] if "NODE" in settings else []
+    return subprocess.run(
+        [*command, "-p", name, "-f", str(engine.ROOT / "compose.yaml"), "logs", *options, *chosen]
+    ).returncode
+
+
+def clean(settings: dict[str, str], args) -> int:
+    """Remove what crashed runs and tests left: ranks nobody holds, half-dead clusters, carriers, old images."""
+    refuse_unknown(settings, ("PROJECT",))
+    only = project(settings) if "PROJECT" in settings else None
+    client = engine.connect()
+    removed = []
+    with engine.guard():
+        everything = client.containers.list(all=True, ignore_removed=True, filters={"label": PROJECT_LABEL})
+        alive = {c.labels[PROJECT_LABEL] for c in everything if c.labels.get(ROLE_LABEL) == "node" and _lives(c)}
+        for container in everything:
+            mine = only in (None, container.labels[PROJECT_LABEL])
+            # Without a role: it carried data into a volume, and its maker died before removing it.
+            if mine and ROLE_LABEL not in container.labels and not _young(container.attrs["Created"]):
+                removed += _remove([container])
+            elif mine and container.labels.get(ROLE_LABEL) == "node" and container.status == "running":
+                with suppress(RunFailed):  # `check` ends ranks that no launcher holds any more, and says which
+                    pids = engine.node_facts(container)["leftovers"]
+                    removed += [f"process {pid} in {container.name}" for pid in pids]
+        for dead in sorted(_projects(client) - alive):
+            if only in (None, dead):
+                removed += remove_project(client, dead)
+        removed += [f"image {tag}" for tag in images.remove_old(client)] if only is None else []
+    _tell_removed(removed, args.json, "nothing was left behind")
+    return 0
+
+
+def containers(client: DockerClient, name: str) -> list[Container]:
+    """The project's services, running or not, nodes first and in rank order."""
+    found = client.containers.list(all=True, ignore_removed=True, filters={"label": f"{PROJECT_LABEL}={name}"})
+    services = [c for c in found if ROLE_LABEL in c.labels]
+
+    def order(container):
+        service, _, rank = container.labels.get(_SERVICE, container.name).rpartition("-")
+        return (0, int(rank)) if service == "trainer" else (1, 0)
+
+    return sorted(services, key=order)
+
+
+def urls(client: DockerClient, name: str) -> dict[str, str]:
+    """Where Grafana and Prometheus answer, for those that run."""
+    found = {}
+    for container in containers(client, name):
+        for bindings in container.ports.values():
+            for binding in bindings or ():
+                found[container.labels[_SERVICE]] = f"http://{binding['HostIp']}:{binding['HostPort']}"
+    return dict(sorted(found.items()))
+
+
+def remove_project(client: DockerClient, name: str) -> list[str]:
+    """Remove all that carries the project's label, however far its start had come. Returns what was removed."""
+    mine = {"label": f"{PROJECT_LABEL}={name}"}
+    removed = _remove(client.containers.list(all=True, ignore_removed=True, filters=mine))
+    for kind, listed in (
+        ("network", client.networks.list(filters=mine)),
+        ("volume", client.volumes.list(filters=mine)),
+    ):
+        for thing in listed:
+            with suppress(NotFound):
+                thing.remove()
+                removed.append(f"{kind} {thing.name}")
+    return removed
+
+
+def _remove(listed: list[Container]) -> list[str]:
+    """Kill and remove containers with their anonymous volumes, all at once. Returns what was removed."""
+
+    def remove(container):
+        try:
+            container.remove(force=True, v=True)
+        except NotFound:
+            return None
+        except APIError as error:
+            if error.status_code != 409:  # someone else is removing it already
+                raise
+        return f"container {container.name}"
+
+    with ThreadPoolExecutor(16) as pool:
+        return sorted(filter(None, pool.map(remove, listed)))
+
+
+def _check_ports(wanted: ClusterSettings, present: list[Container]) -> None:
+    if os.environ.get("DOCKER_HOST", "unix").split(":")[0] not in ("unix", "npipe"):
+        return  # the ports are another machine's: its engine will say so
+    ours = {
+        int(b["HostPort"]) for c in present for bindings in c.ports.values() for b in bindings or () if b["HostPort"]
+    }
+    for setting, port in (("PROMETHEUS_PORT", wanted.prometheus_port), ("GRAFANA_PORT", wanted.grafana_port)):
+        if port not in ours:
+            check_port(setting, port)
+
+
+def _refuse_while_training(wanted: ClusterSettings, present: list[Container]) -> None:
+    """Changing a cluster restarts its nodes: not under a run. Rank 0 of every run is on the first node."""
+    for container in present:
+        if container.labels.get(_SERVICE) == "trainer-0" and (run := _held_by(container)):
+            raise UserError(
+                f"run {run} is going on in cluster {wanted.project}: wait for its end, or 'syncbed down' first"
+            )
+
+
+def _verify(client: DockerClient, wanted: ClusterSettings) -> dict[str, dict]:
+    """Ask every node, from inside, whether it is what was asked for. Raises RunFailed naming the first that is not."""
+    nodes = {c.labels[_SERVICE]: c for c in containers(client, wanted.project) if c.labels[ROLE_LABEL] == "node"}
+    with ThreadPoolExecutor(16) as pool:
+        facts = dict(zip(nodes, pool.map(engine.node_facts, nodes.values()), strict=True))
+    if list(facts) != wanted.node_names():
+        raise RunFailed(
+            f"asked for {wanted.nodes} nodes, found {', '.join(facts) or 'none'}: 'syncbed down', then up again"
+        )
+    for rank, (name, fact) in enumerate(facts.items()):
+        asked = {
+            "hostname": name,
+            "rank": rank,
+            "world_size": wanted.nodes,
+            "cpu_limit_cores": wanted.cpus,
+            "memory_limit_bytes": wanted.memory_bytes,
+            "shm_bytes": SHM_BYTES,
+        }
+        for key, value in asked.items():
+            got = fact[key]
+            if got != value and not (key == "cpu_limit_cores" and got and abs(got - value) < 0.002):
+                raise RunFailed(
+                    f"{name}: asked for {key}={value}, inside it is {got}; a rootless engine enforces limits only with "
+                    "cgroup v2 and its cpu and memory controllers delegated"
+                )
+    return facts
+
+
+def _show_sick(client: DockerClient, name: str) -> None:
+    """The last lines of every service that is not well, on stderr."""
+    for container in containers(client, name):
+        state = _state(container)
+        if state["state"] != "running" or state["health"] not in ("healthy", "none"):
+            say(f"--- {state['name']}: {state['state']}, {state['health']}; its last lines:")
+            probe = (container.attrs["State"].get("Health") or {}).get("Log") or []
+            say(container.logs(tail=15).decode(errors="replace").rstrip() or "(it printed nothing)")
+            if probe and probe[-1]["Output"].strip():
+                say(f"health check: {engine.one_line(probe[-1]['Output'])}")
+
+
+def _state(container: Container) -> dict:
+    attributes, state = container.attrs, container.attrs["State"]
+    networks = attributes["NetworkSettings"]["Networks"].values()
+    return {
+        "name": container.labels.get(_SERVICE, container.name),
+        "state": state["Status"],
+        "health": (state.get("Health") or {}).get("Status", "none"),
+        "address": next((n["IPAddress"] for n in networks if n["IPAddress"]), "-"),
+        "cpus": attributes["HostConfig"]["NanoCpus"] / 1e9,
+        "memory_bytes": attributes["HostConfig"]["Memory"],
+    }
+
+
+def _held_by(container: Container) -> str | None:
+    """The run that holds this node; None for a free one, and for one that cannot say."""
+    if container.status != "running":
+        return None
+    try:
+        return engine.node_facts(container)["run"]
+    except UserError:
+        return None
+
+
+def _lives(container: Container) -> bool:
+    return container.status in ("running", "restarting", "paused") or _young(container.attrs["Created"])
+
+
+def _young(created: str) -> bool:
+    """Docker's time stamp is of the last moments: 2026-01-31T23:59:59.123456789Z, or +02:00 in place of the Z."""
+    moment = datetime.fromisoformat(re.sub(r"\.[0-9]+", "", created).replace("Z", "+00:00"))
+    return (datetime.now(timezone.utc) - moment).total_seconds() < _YOUNG_SECONDS
+
+
+def _projects(client: DockerClient) -> set[str]:
+    """Every project that left something, but for networks and volumes that were created just now."""
+    ours = {"label": PROJECT_LABEL}
+    names = {
+        c.labels[PROJECT_LABEL]
+        for c in client.containers.list(all=True, ignore_removed=True, filters=ours)
+        if ROLE_LABEL in c.labels
+    }
+    things = [(n.attrs["Created"], n) for n in client.networks.list(filters=ours)]
+    things += [(v.attrs["CreatedAt"], v) for v in client.volumes.list(filters=ours)]
+    return names | {thing.attrs["Labels"][PROJECT_LABEL] for created, thing in things if not _young(created)}
+
+
+def _tell_removed(removed: list[str], as_json: bool, nothing: str) -> None:
+    if as_json:
+        print(json.dumps({"removed": removed}))
+    else:
+        print("\n".join(f"removed {what}" for what in removed) or nothing)
