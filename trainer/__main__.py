@@ -14,6 +14,7 @@ import threading
 import traceback
 from datetime import timedelta
 from pathlib import Path
+from typing import NoReturn
 
 from trainer import environment, events
 from trainer.peers import BEAT_SECONDS, START_SECONDS, Peers
@@ -102,14 +103,12 @@ def run(rank: Rank) -> None:
     import torch  # from here on it takes seconds
 
     from trainer import torch_start
-
-    torch_start.without_compiler()
-    torch.set_num_threads(threads)
-
     from trainer.data import prepared
     from trainer.loop import Run
 
+    torch.set_num_threads(threads)
     wire = connect(rank, spec, place)
+    torch_start.without_compiler()
     out = os.environ.get("SYNCBED_OUT")
     job = Run(spec, prepared.load(Path(folder)), wire, rank.tell, Path(out) if out else None, environment.has_bf16())
     job.train()
@@ -152,8 +151,8 @@ def peak_memory() -> int:
     raise LookupError("no VmHWM in /proc/self/status")
 
 
-def main() -> int:
-    """Run this rank; returns 0, or ends the process with 1 or 2 after a Failed event."""
+def main() -> NoReturn:
+    """Run this rank and end the process: with 0, or with 1 or 2 after a Failed event."""
     stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints goes to standard error, also from C++
     sys.stdout = sys.stderr
@@ -163,7 +162,8 @@ def main() -> int:
         run(rank)
     except BaseException as error:
         rank.fail(*classify(error), traceback.format_exc())
-    return DONE
+    sys.stderr.flush()
+    os._exit(DONE)  # all is written; taking torch apart in order would cost another second
 
 
 def classify(error: BaseException) -> tuple[str, str, int | None]:
@@ -183,4 +183,4 @@ def classify(error: BaseException) -> tuple[str, str, int | None]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -74,8 +74,8 @@ class Peers:
         self._answered = self.clock()
 
     def leave(self, kind: str, message: str, suspect: int | None, linger: bool = True) -> None:
-        """Say why this rank gives up. Rank 0, whose process holds the store, stays until the others could read it,
-        unless told not to linger. Returns within EVIDENCE_SECONDS plus two seconds, also when the store is gone or frozen.
+        """Say why this rank gives up. Rank 0, whose process holds the store, stays until the others could read
+        it, unless told not to linger. Returns within EVIDENCE_SECONDS plus two seconds, also when the store is gone or frozen.
         """
         self.stop()
         farewell = {"kind": kind, "message": message, "suspect": suspect}

@@ -2,7 +2,7 @@
 
 The first optimizer or DistributedDataParallel that is built imports torch._dynamo, 900 modules, as long again as torch
 itself, only to mark some of its functions as not to be compiled. Nothing is compiled here, and start-up time counts
-where ranks share cores, so a stand-in answers those marks. Whoever asks it for anything else gets the real module.
+where ranks share cores, so a stand-in answers those marks. Any other attribute loads the real module.
 """
 
 import importlib
@@ -30,11 +30,13 @@ class _StandIn(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         if sys.modules.get(NAME) is self:
-            del sys.modules[NAME]
+            del sys.modules[NAME], torch._dynamo
         return getattr(importlib.import_module(NAME), name)
 
 
 def without_compiler() -> None:
-    """Put the stand-in in place, unless the compiler is there already."""
+    """Put the stand-in in place, unless the compiler is there already. Call it after init_process_group, which clears
+    the compiler's caches if it finds it imported.
+    """
     if NAME not in sys.modules:
         sys.modules[NAME] = torch._dynamo = _StandIn(NAME)

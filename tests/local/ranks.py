@@ -49,12 +49,12 @@ class Process:
 
     def __init__(self, rank: int, command: list[str], env: dict[str, str]):
         self.rank, self.events, self.other_lines = rank, [], []
-        self._news = threading.Condition()
+        self._news, self._ended = threading.Condition(), False
         self.process = subprocess.Popen(
             command, env=env, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         self.errors: list[str] = []
-        self._readers = [threading.Thread(target=self._read, daemon=True), threading.Thread(target=self._drain, daemon=True)]
+        self._readers = [threading.Thread(target=target, daemon=True) for target in (self._read, self._drain)]
         for reader in self._readers:
             reader.start()
 
@@ -65,6 +65,7 @@ class Process:
                 (self.events if event else self.other_lines).append(event or line)
                 self._news.notify_all()
         with self._news:
+            self._ended = True
             self._news.notify_all()
 
     def _drain(self) -> None:
@@ -78,9 +79,7 @@ class Process:
     def wait_for(self, kind, count: int = 1, timeout: float = 90):
         """The count-th event of this kind; fails when the process ends without it."""
         with self._news:
-            self._news.wait_for(
-                lambda: sum(isinstance(e, kind) for e in self.events) >= count or not self._readers[0].is_alive(), timeout
-            )
+            self._news.wait_for(lambda: self._ended or sum(isinstance(e, kind) for e in self.events) >= count, timeout)
         found = self.of(kind)
         assert len(found) >= count, f"rank {self.rank} said {self.events[-3:]}; stderr: {''.join(self.errors[-20:])}"
         return found[count - 1]
@@ -96,13 +95,13 @@ class Process:
 class Ranks:
     """`with Ranks(spec, data) as ranks:` starts one process per node of the spec; leaving kills what still runs."""
 
-    def __init__(self, spec: RunSpec, data: Path, out: Path | None = None, program=("-m", "trainer"), wrap=(), **env):
+    def __init__(self, spec: RunSpec, data: Path, out: Path | None = None, program=("-m", "trainer"), **env):
         port = free_port()
-        common = {k: v for k, v in os.environ.items() if not k.startswith("SYNCBED_") and k != "PROMETHEUS_MULTIPROC_DIR"}
+        common = {k: v for k, v in os.environ.items() if not k.startswith(("SYNCBED_", "PROMETHEUS_"))}
         common |= {"SYNCBED_SPEC": spec.to_json(), "SYNCBED_DATA": str(data), "SYNCBED_CPUS": "1"}
         common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(spec.nodes)}
         common |= {"PYTHONPATH": str(REPOSITORY)} | ({"SYNCBED_OUT": str(out)} if out else {})
-        command = [*wrap, sys.executable, *program]
+        command = [sys.executable, *program]
         self.all = []
         for rank in range(spec.nodes):
             own = {k: v[rank] if isinstance(v, (list, tuple)) else v for k, v in env.items()}

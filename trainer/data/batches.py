@@ -82,7 +82,7 @@ def normalise(images: np.ndarray, mean, std) -> torch.Tensor:
     channels = (1, images.shape[1], 1, 1)
     scale = torch.tensor([1 / (255 * s) for s in std], dtype=torch.float32).view(channels)
     shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], dtype=torch.float32).view(channels)
-    pixels = torch.from_numpy(np.ascontiguousarray(images))
+    pixels = torch.from_numpy(images)
     return pixels.to(torch.float32, memory_format=torch.channels_last).mul_(scale).add_(shift)
 
 
@@ -92,4 +92,4 @@ def evaluation_batches(data: Prepared, rank: int, world_size: int, batch: int = 
     test = Split(data.test.images[mine], data.test.labels[mine])
     for start in range(0, len(test), batch):
         some = slice(start, start + batch)
-        yield normalise(np.asarray(test.images[some]), data.mean, data.std), torch.from_numpy(test.labels[some])
+        yield normalise(np.array(test.images[some]), data.mean, data.std), torch.from_numpy(test.labels[some])
