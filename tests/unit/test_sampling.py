@@ -1,0 +1,231 @@
+"""Rows of metrics.csv: made from scrapes, written whole, summed up."""
+
+import csv
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from agent_scrape import rank, serving
+
+from monitor.sampling import HEADER, Row, Sampler, make_row, summarise, write_csv
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Announcement:
+    """The stream on which an agent says its port."""
+
+    def __init__(self, line: str):
+        self._line = line
+
+    def readline(self) -> str:
+        return self._line
+
+
+def until(condition):
+    """Wait for a condition; pytest's own time limit ends it when it never comes."""
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.01)
+
+
+def test_columns_are_the_contract():
+    assert ",".join(HEADER) == (
+        "time,node,cpu_seconds_total,cpu_throttled_seconds_total,memory_working_set_bytes,memory_usage_bytes,"
+        "memory_peak_bytes,network_receive_bytes_total,network_transmit_bytes_total,network_receive_packets_total,"
+        "network_transmit_packets_total,training_step,training_loss"
+    )
+
+
+def test_a_row_sums_modes_and_interfaces_and_joins_ranks():
+    row = make_row(
+        5.0,
+        "trainer-1",
+        [
+            ("syncbed_node_cpu_seconds_total", 1.5),
+            ("syncbed_node_cpu_seconds_total", 0.25),
+            ("syncbed_node_network_receive_bytes_total", 100),
+            ("syncbed_node_network_receive_bytes_total", 23),
+            ("syncbed_training_step", 7),
+            ("syncbed_training_step", 8),
+            ("syncbed_training_loss", 2.0),
+            ("syncbed_training_loss", 3.0),
+            ("syncbed_node_processes", 4),
+            ("up", 1),
+        ],
+    )
+    assert row == Row(
+        time=5.0,
+        node="trainer-1",
+        cpu_seconds_total=1.75,
+        network_receive_bytes_total=123,
+        training_step=8,
+        training_loss=2.5,
+    )
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_is_left_empty(loss):
+    assert make_row(1.0, "n", [("syncbed_training_loss", loss)]).training_loss is None
+
+
+def test_sampler_rows_are_what_the_agent_says(tmp_path):
+    with rank(tmp_path), serving("cgroup-v2/container", tmp_path) as port:
+        sampler = Sampler(interval_seconds=0.02)
+        sampler.watch("local-0", Announcement(json.dumps({"port": port})))
+        until(lambda: len(sampler.rows()) >= 3)
+        sampler.stop()
+        rows = sampler.rows()
+    assert [row.time for row in rows] == sorted({row.time for row in rows})
+    expected = Row(
+        time=rows[0].time,
+        node="local-0",
+        cpu_seconds_total=pytest.approx(61.482737),
+        cpu_throttled_seconds_total=pytest.approx(27.51),
+        memory_working_set_bytes=1_007_681_536,
+        memory_usage_bytes=1_610_612_736,
+        memory_peak_bytes=1_879_048_192,
+        network_receive_bytes_total=160_985_621 + 3193 + 100,  # the fixture's agent leaves no interface out
+        network_transmit_bytes_total=139_865_475 + 3193 + 300,
+        network_receive_packets_total=118_320 + 29 + 2,
+        network_transmit_packets_total=97_411 + 29 + 4,
+        training_step=17,
+        training_loss=2.25,
+    )
+    assert rows[0] == expected
+
+
+def test_sampler_with_a_real_agent():
+    command = [sys.executable, "-m", "monitor.agent", "--port", "0", "--process", str(os.getpid()), "--watch-stdin"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as agent:
+        sampler = Sampler(interval_seconds=0.02)
+        sampler.watch("local-0", agent.stdout)
+        until(lambda: len(sampler.rows()) >= 3)
+        sampler.stop()
+        agent.stdin.close()
+        assert agent.wait(10) == 0
+    first, *_, last = sampler.rows()
+    assert 0 < first.cpu_seconds_total <= last.cpu_seconds_total
+    assert first.memory_working_set_bytes > 2**20
+    assert first.cpu_throttled_seconds_total is None
+
+
+def test_an_agent_that_answers_nonsense_leaves_gaps_and_is_asked_again():
+    answers = iter(
+        [(500, b"no"), (200, b"{{{"), (200, b"syncbed_training_step 1.0\n"), (200, b"syncbed_training_step 2\n")]
+    )
+
+    class Moody(BaseHTTPRequestHandler):
+        def do_GET(self):
+            status, body = next(answers, (500, b"no more"))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Moody) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        sampler = Sampler(interval_seconds=0.02)
+        sampler.watch("local-0", Announcement(json.dumps({"port": server.server_port})))
+        until(lambda: len(sampler.rows()) >= 2)
+        sampler.stop()
+        server.shutdown()
+    assert [row.training_step for row in sampler.rows()] == [1, 2]
+
+
+@pytest.mark.parametrize("line", ["", "not json", "{}", "[]", '{"port": 1}'])
+def test_an_agent_that_never_came_up_gives_no_rows(line):
+    sampler = Sampler(interval_seconds=0.02)
+    sampler.watch("local-0", Announcement(line))
+    sampler.stop()
+    assert sampler.rows() == []
+
+
+def test_csv_is_exact_and_leaves_no_part_behind(tmp_path):
+    rows = [
+        Row(
+            time=1700000000.25,
+            node="trainer-0",
+            cpu_seconds_total=1.23456789,
+            memory_usage_bytes=3e9,
+            training_step=4.0,
+        ),
+        Row(time=1700000001.0, node="trainer-0"),
+    ]
+    write_csv(tmp_path / "metrics.csv", rows)
+    header, *lines = (tmp_path / "metrics.csv").read_text().splitlines()
+    assert header == ",".join(HEADER)
+    assert lines == ["1700000000.25,trainer-0,1.234568,,,3000000000,,,,,,4,", "1700000001,trainer-0,,,,,,,,,,,"]
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.csv"]
+
+
+def test_csv_of_no_rows_is_a_header(tmp_path):
+    write_csv(tmp_path / "metrics.csv", [])
+    with (tmp_path / "metrics.csv").open() as file:
+        assert list(csv.reader(file)) == [list(HEADER)]
+
+
+def test_a_csv_that_cannot_be_finished_leaves_the_old_one(tmp_path):
+    write_csv(tmp_path / "metrics.csv", [Row(time=1.0, node="a")])
+    before = (tmp_path / "metrics.csv").read_bytes()
+
+    def broken():
+        yield Row(time=2.0, node="a")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_csv(tmp_path / "metrics.csv", broken())
+    assert (tmp_path / "metrics.csv").read_bytes() == before
+
+
+def rows_of(**columns):
+    times = range(len(next(iter(columns.values()))))
+    return [Row(time=float(t), node="n", **{name: column[t] for name, column in columns.items()}) for t in times]
+
+
+def test_summary():
+    rows = rows_of(
+        cpu_seconds_total=[10.0, 10.5, 12.4, 12.5],
+        cpu_throttled_seconds_total=[1.0, 1.0, 1.25, 2.5],
+        memory_working_set_bytes=[5, 9, 7, 6],
+        network_receive_bytes_total=[100, 200, 400, 1000],
+        network_transmit_bytes_total=[7, 7, 7, 7],
+    )
+    other = [Row(time=1.0, node="other", memory_working_set_bytes=99)]
+    assert summarise([*reversed(rows), *other], "n") == {
+        "peak_cpu_percent": 190.0,
+        "cpu_seconds": 2.5,
+        "throttled_seconds": 1.5,
+        "peak_memory_bytes": 9,
+        "network_received_bytes": 900,
+        "network_sent_bytes": 0,
+    }
+
+
+def test_summary_of_nothing_is_nothing():
+    for rows in ([], [Row(time=1.0, node="n")], rows_of(cpu_seconds_total=[None, None])):
+        assert set(summarise(rows, "n").values()) == {None}
+
+
+def test_one_row_has_no_growth_and_a_gap_is_bridged():
+    assert summarise(rows_of(cpu_seconds_total=[3.0]), "n")["cpu_seconds"] is None
+    gap = summarise(rows_of(cpu_seconds_total=[3.0, None, 5.0]), "n")
+    assert (gap["cpu_seconds"], gap["peak_cpu_percent"]) == (2.0, 100.0)
+
+
+def test_a_node_that_was_started_again_counts_from_zero():
+    summary = summarise(rows_of(cpu_seconds_total=[50.0, 51.0, 0.5, 1.0]), "n")
+    assert (summary["cpu_seconds"], summary["peak_cpu_percent"]) == (2.0, 100.0)
+
+
+def test_two_scrapes_close_together_make_no_peak():
+    rows = [Row(time=t, node="n", cpu_seconds_total=c) for t, c in ((0.0, 0.0), (1.0, 0.5), (1.005, 0.52), (2.0, 1.0))]
+    assert summarise(rows, "n")["peak_cpu_percent"] == 50.0
