@@ -16,20 +16,16 @@ from monitor.agent import NodeCollector, Server
 from monitor.training_metrics import TrainingCollector
 
 FIXTURES = Path(__file__).parent / "fixtures"
+ROOT = Path(__file__).resolve().parents[2]
 WRITE_AS_A_RANK = """
 import sys
-from prometheus_client import Counter, Gauge
-def gauge(name): return Gauge(name, "a gauge", ["rank"], multiprocess_mode="mostrecent").labels("3")
-def counter(name): return Counter(name, "a counter", ["rank"]).labels("3")
-gauge("syncbed_training_step").set(17)
-gauge("syncbed_training_loss").set(2.25)
-gauge("syncbed_training_accuracy").set(0.125)
-counter("syncbed_training_samples").inc(1088)
-counter("syncbed_training_sent_bytes").inc(4096)
-counter("syncbed_training_received_bytes").inc(8192)
-phases = Counter("syncbed_training_phase_seconds", "a counter", ["rank", "phase"])
-for phase in ("data", "forward", "backward", "sync", "optimizer"):
-    phases.labels("3", phase).inc(0.5)
+from trainer.events import Step
+from trainer.metrics import Metrics
+seconds = dict.fromkeys(("data", "forward", "backward", "sync", "optimizer"), 0.5)
+figures = {"loss": 2.25, "accuracy": 0.125, "samples": 64, "sent_bytes": 4096, "received_bytes": 8192}
+metrics = Metrics(rank=3)
+for step in range(1, 18):
+    metrics.step(Step(rank=3, step=step, epoch=1, seconds=seconds, step_seconds=2.5, **figures))
 print("written", flush=True)
 sys.stdin.read()  # live until told otherwise
 """
@@ -41,6 +37,7 @@ def rank(folder: Path):
     folder.mkdir(exist_ok=True)
     process = subprocess.Popen(
         [sys.executable, "-c", WRITE_AS_A_RANK],
+        cwd=ROOT,
         env=os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(folder)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -72,7 +72,8 @@ def test_values_are_those_of_the_tree_and_the_rank(tree, folder):
     assert value("training_step", rank="3") == 17
     assert value("training_loss", rank="3") == 2.25
     assert value("training_samples_total", rank="3") == 1088
-    assert value("training_phase_seconds_total", rank="3", phase="sync") == 0.5
+    assert value("training_phase_seconds_total", rank="3", phase="sync") == 8.5
+    assert value("training_sent_bytes_total", rank="3") == 17 * 4096
 
 
 def test_what_the_kernel_does_not_say_is_absent(folder):

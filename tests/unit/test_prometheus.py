@@ -1,4 +1,4 @@
-"""Reading a run's window back, against a server that answers as Prometheus does, and a real one where it is installed."""
+"""Reading a run's window back, against a server that answers as Prometheus does, and a real one if it is here."""
 
 import json
 import re
