@@ -1,0 +1,38 @@
+"""Test-only entries of the registry. As a program, the trainer with them: `python tests/local/injected.py`."""
+
+import torch
+from torch import nn
+
+from trainer.registry import MODELS, SYNCS, Model, Strategy
+from trainer.sync.base import Sync
+
+
+def tiny(classes: int) -> nn.Module:
+    """Without batch norm, whose statistics of a shard differ from those of the joined batch."""
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 3, stride=4),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(6 * 8 * 8, 16),
+        nn.Tanh(),
+        nn.Linear(16, classes),
+    )
+
+
+class Odd(Sync):
+    """Rank 1 all-reduces a tensor of another size than the others."""
+
+    def synchronise(self) -> None:
+        self.wire.all_reduce(torch.zeros(1000 if self.wire.rank == 1 else 2000))
+
+
+PARAMETERS = 168 + 16 * 385 + 170  # not a multiple of 3 times 4 ranks: bytes of a bucket are no whole parts
+MODELS["tiny"] = Model("injected:tiny", "a small network without batch norm", (3, 32, 32), PARAMETERS)
+REAL_STRATEGIES = dict(SYNCS)
+SYNCS["odd"] = Strategy("injected:Odd", "collectives that do not fit together")
+PROGRAM = (__file__,)
+
+if __name__ == "__main__":
+    from trainer.__main__ import main
+
+    main()
