@@ -33,7 +33,8 @@ MAKEFILE_WORDS = {"PYTHON", "PYTEST_ARGS", "RUN"}  # for the Makefile itself
 def main(argv: list[str] | None = None) -> int:
     """Run one command. Every foreseen error is one line on stderr; a traceback shows only with DEBUG=1."""
     args = parser().parse_args(argv)
-    debug = "DEBUG=1" in args.settings or os.environ.get("DEBUG") == "1"
+    if "DEBUG=1" in args.settings:
+        os.environ["DEBUG"] = "1"
     try:
         settings = parse_settings(args.settings) | (make_settings(dict(os.environ)) if args.from_make else {})
         settings.pop("DEBUG", None)
@@ -46,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
         print("syncbed: interrupted", file=sys.stderr)
         return FAILED
     except Exception as error:
-        if debug:
+        if os.environ.get("DEBUG") == "1":
             traceback.print_exc()
         else:
             print(
@@ -117,3 +118,7 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--json", action="store_true", help="print one JSON document, for programs")
         sub.add_argument("--from-make", action="store_true", help=argparse.SUPPRESS)
     return top
+
+
+if __name__ == "__main__":
+    run()

@@ -210,7 +210,7 @@ def load(run: str, runs: Path) -> dict:
         )
     if result["status"] == RUNNING and not psutil.pid_exists(result.get("orchestrator_pid", 0)):
         error = {"kind": "orchestrator", "message": "the orchestrator was killed before it could write a result"}
-        result |= {"status": FAILED, "error": error | {"rank": None, "last_lines": []}}
+        result |= {"status": FAILED, "error": error | {"rank": None, "last_lines": [], "traceback": ""}}
     return result
 
 

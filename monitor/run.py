@@ -39,7 +39,7 @@ def command(settings: dict[str, str], args) -> int:
     began = time.time()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
-    say = Console(stderr=args.json, soft_wrap=True)
+    say = summary.console(stderr=args.json)
     runs = Path(settings.get("RUNS_DIR", "runs"))
     result = run(dict(settings), say, began)
     if args.json:
@@ -59,8 +59,8 @@ def run(settings: dict[str, str], say: Console, began: float) -> dict:
         if name not in words and name not in NOT_IN_SPEC:
             raise SpecError(name, value, unknown(name, [*sorted(words), *NOT_IN_SPEC]))
     runs = Path(settings.pop("RUNS_DIR", "runs"))
-    cache = Path(settings.pop("DATA_CACHE", "data"))
-    data_dir = Path(settings.pop("DATA_DIR")) if "DATA_DIR" in settings else None
+    cache = Path(settings.pop("DATA_CACHE", data.CACHE))
+    data_dir = Path(settings.pop("DATA_DIR")).expanduser() if "DATA_DIR" in settings else None
     place = runtime.choose(settings)
     if "NODES" not in settings and SYNCS.get(settings.get("SYNC"), SYNCS["ddp"]).distributed:
         settings["NODES"] = str(place.default_nodes)

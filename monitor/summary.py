@@ -1,6 +1,7 @@
 """A result as a person reads it: the tables that the reports print. Also the commands `runs` and `show`."""
 
 import json
+import os
 from pathlib import Path
 
 from rich.console import Console
@@ -25,7 +26,9 @@ def list_command(settings: dict[str, str], args) -> int:
     if args.json:
         print(json.dumps(found, indent=1))
         return 0
-    table = Table("run", "status", "runtime", "sync", "model", "nodes", "s/step", "test accuracy", box=None)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("run", "status", "runtime", "sync", "model", "nodes", "s/step", "test accuracy"):
+        table.add_column(heading, no_wrap=heading == "run", min_width=30 if heading == "run" else None)
     for result in found:
         spec = result.get("spec", {})
         steps = [rank["step_seconds"]["mean"] for rank in result.get("ranks", [])]
@@ -39,7 +42,7 @@ def list_command(settings: dict[str, str], args) -> int:
             number(mean(steps), 3),
             share(result.get("test_accuracy")),
         )
-    Console().print(table if found else "no runs yet: `make run SYNC=ddp` makes the first")
+    console().print(table if found else "no runs yet: `make run SYNC=ddp` makes the first")
     return 0
 
 
@@ -49,8 +52,16 @@ def show_command(settings: dict[str, str], args) -> int:
     if args.json:
         print(json.dumps(result, indent=1))
     else:
-        show(result, Console())
+        show(result, console())
     return 0
+
+
+def console(stderr: bool = False) -> Console:
+    """Where a person reads: as wide as the terminal, and wide enough for every table in a file or a log."""
+    made = Console(stderr=stderr, soft_wrap=True)
+    if not made.is_terminal:
+        made.width = 140
+    return made
 
 
 def runs_folder(settings: dict[str, str]) -> Path:
@@ -73,9 +84,11 @@ def show(result: dict, console: Console) -> None:
     )
     if result.get("ranks"):
         console.print(rank_table(result["ranks"]))
+        console.print(phase_table(result["ranks"]))
         console.print("first step left out of the step means; sync is the part that backward did not hide", style="dim")
     if result["error"]:
-        for line in result["error"].get("last_lines") or ():
+        debug = os.environ.get("DEBUG") == "1"
+        for line in [*result["error"]["last_lines"], *(result["error"]["traceback"].splitlines() if debug else ())]:
             console.print("  | " + line, style="dim", markup=False, highlight=False)
         console.print("failed: " + result["error"]["message"], style="red", markup=False, highlight=False)
     if result.get("test_accuracy") is not None:
@@ -93,38 +106,32 @@ def show(result: dict, console: Console) -> None:
 
 
 def rank_table(ranks: list[dict]) -> Table:
-    """A row per rank and their mean, as report R1 prints it."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in (
-        "rank",
-        "node",
-        "steps",
-        "s/step",
-        "median",
-        "p95",
-        *PHASES,
-        "sent MB/step",
-        "peak MB",
-        "peak CPU %",
-    ):
-        table.add_column(heading, justify="left" if heading in ("rank", "node") else "right")
-    columns = [
-        [
-            rank["step_seconds"]["mean"],
-            rank["step_seconds"]["median"],
-            rank["step_seconds"]["p95"],
-            *(rank["phase_seconds"][phase] for phase in PHASES),
-            rank["sent_bytes"] / rank["steps"] / 1e6 if rank["steps"] else None,
-            rank["peak_memory_bytes"] / 1e6 if rank["peak_memory_bytes"] else None,
-            rank["peak_cpu_percent"],
-        ]
-        for rank in ranks
-    ]
-    digits = (3, 3, 3, *(3 for _ in PHASES), 2, 0, 0)
-    for rank, values in zip(ranks, columns, strict=True):
-        cells = (number(value, places) for value, places in zip(values, digits, strict=True))
+    """Seconds per step, bytes and peaks: a row per rank and their mean, as report R1 prints it."""
+    columns = {
+        "s/step": ([rank["step_seconds"]["mean"] for rank in ranks], 3),
+        "median": ([rank["step_seconds"]["median"] for rank in ranks], 3),
+        "p95": ([rank["step_seconds"]["p95"] for rank in ranks], 3),
+        "sent MB/step": ([rank["sent_bytes"] / rank["steps"] / 1e6 if rank["steps"] else None for rank in ranks], 2),
+        "peak MB": ([rank["peak_memory_bytes"] / 1e6 if rank["peak_memory_bytes"] else None for rank in ranks], 0),
+        "peak CPU %": ([rank["peak_cpu_percent"] for rank in ranks], 0),
+    }
+    return _table_with_mean(ranks, columns)
+
+
+def phase_table(ranks: list[dict]) -> Table:
+    """Mean seconds of each phase of a step: a row per rank and their mean."""
+    return _table_with_mean(ranks, {p: ([rank["phase_seconds"][p] for rank in ranks], 3) for p in PHASES})
+
+
+def _table_with_mean(ranks: list[dict], columns: dict[str, tuple[list, int]]) -> Table:
+    table = Table("rank", "node", box=None, header_style="bold", pad_edge=False)
+    table.add_column("steps", justify="right")
+    for heading in columns:
+        table.add_column(heading, justify="right")
+    for row, rank in enumerate(ranks):
+        cells = (number(values[row], places) for values, places in columns.values())
         table.add_row(str(rank["rank"]), rank["node"], str(rank["steps"]), *cells)
-    means = (number(mean(column), places) for column, places in zip(zip(*columns, strict=True), digits, strict=True))
+    means = (number(mean(values), places) for values, places in columns.values())
     table.add_row("mean", "", "", *means, style="bold")
     return table
 

@@ -51,7 +51,8 @@ class Failure:
     kind: str  # killed, out_of_memory, error, input, mismatch, frozen, deadline, peer, lost, interrupted
     message: str
     rank: int | None = None
-    last_lines: tuple[str, ...] = ()
+    last_lines: tuple[str, ...] = ()  # what the rank printed besides events
+    traceback: str = ""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -208,9 +209,9 @@ class Supervisor:
 
     def _failure(self, kind: str, rank: int, message: str) -> Failure:
         state = self.ranks[rank]
-        lines = tuple(state.tail) + tuple(state.failed.traceback.splitlines()[-TAIL_LINES:] if state.failed else ())
         at = f" at step {state.steps[-1].step}" if state.steps else " before its first step"
-        return Failure(kind, message + at, rank, lines)
+        traceback = state.failed.traceback if state.failed else ""
+        return Failure(kind, message + at, rank, tuple(state.tail), traceback)
 
 
 def _died(state: RankState) -> bool:

@@ -1,4 +1,4 @@
-"""`syncbed run RUNTIME=local` as a person runs it: what it leaves, and that nothing hangs and nothing is left behind."""
+"""`syncbed run RUNTIME=local` as a person runs it: what it leaves, that nothing hangs and nothing is left behind."""
 
 import csv
 import json
@@ -190,7 +190,7 @@ def test_a_truncated_data_file_is_refused_before_anything_starts(tmp_path):
 
 def test_a_batch_larger_than_the_data_is_bad_input_and_says_so(tmp_path):
     run = start(tmp_path, BATCH=128)
-    code, out = run.finish()
+    code, _ = run.finish()
     assert (code, run.result()["error"]["kind"]) == (2, "input")
     assert "64" in run.result()["error"]["message"]
 

@@ -1,0 +1,105 @@
+"""Runs `syncbed run` as a person does, in a process of its own, on a tiny data set. For local and cluster tests."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+ROOT = Path(__file__).parents[1]
+
+
+def write_cifar(folder: Path, train: int = 64, test: int = 13) -> Path:
+    """A tiny data set in CIFAR-10's public layout."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for name, count in (("data_batch_1", train), ("test_batch", test)):
+        labels = rng.integers(0, 10, count)
+        pixels = np.clip(labels[:, None] * 25 + rng.normal(0, 20, (count, 3072)), 0, 255).astype(np.uint8)
+        (folder / name).write_bytes(pickle.dumps({b"data": pixels, b"labels": labels.tolist()}, protocol=2))
+    names = [f"kind{i}" for i in range(10)]
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": names}, protocol=2))
+    return folder
+
+
+def syncbed(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess:
+    """Run one command to its end in `folder`."""
+    env = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+    command = [sys.executable, "-m", "monitor.cli", *words]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+
+
+class Orchestrator:
+    """One `syncbed run`: its output so far, the events it recorded, and what it left."""
+
+    def __init__(self, folder: Path, **settings):
+        self.folder = folder
+        self.runs = folder / "runs"
+        data = folder / "cifar"
+        if not data.exists():
+            write_cifar(data)
+        words = {"MODEL": "vgg11", "DATA_DIR": data, "BATCH": 8, "STEPS": 3} | settings
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "monitor.cli", "run", *(f"{name}={value}" for name, value in words.items())],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def finish(self, timeout: float = 150) -> tuple[int, str]:
+        """Its exit code and all that it printed."""
+        out, _ = self.process.communicate(timeout=timeout)
+        return self.process.returncode, out
+
+    @property
+    def run(self) -> Path:
+        """The run's folder."""
+        return self.runs / (self.runs / "latest").readlink()
+
+    def result(self) -> dict:
+        """What result.json says."""
+        return json.loads((self.run / "result.json").read_text())
+
+    def events(self, kind: str | None = None, rank: int | None = None) -> list[dict]:
+        """The recorded events of this kind and rank, in order."""
+        try:
+            lines = (self.run / "events.jsonl").read_text().splitlines()
+        except OSError:
+            return []
+        whole = [json.loads(line) for line in lines if line.endswith("}")]
+        return [e for e in whole if kind in (None, e["event"]) and rank in (None, e["rank"])]
+
+    def wait_for(self, kind: str, rank: int | None = None, timeout: float = 120) -> dict:
+        """The first event of this kind; fails when the run ends without it."""
+        wait_until(lambda: self.process.poll() is not None or self.events(kind, rank), timeout)
+        assert self.events(kind, rank), f"ended without {kind}: {self.process.stdout.read()}"
+        return self.events(kind, rank)[0]
+
+
+def wait_until(holds: Callable, timeout: float = 30):
+    """What `holds` returns once it is true; an AssertionError when that never comes."""
+    until = time.monotonic() + timeout
+    while not (value := holds()):
+        assert time.monotonic() < until, f"not within {timeout} s: {holds}"
+        time.sleep(0.05)
+    return value
+
+
+def processes_of(run_id: str) -> list[psutil.Process]:
+    """Ranks of this run that live on this machine, in containers too."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("SYNCBED_RUN_ID") == run_id and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
