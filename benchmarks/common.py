@@ -1,0 +1,38 @@
+"""What every benchmark needs: this machine in a few words, runs of `syncbed`, and a place for the figures."""
+
+import json
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from monitor.results import host
+
+ROOT = Path(__file__).parents[1]
+RESULTS = Path(__file__).parent / "results"
+
+
+def syncbed(*words: str) -> dict:
+    """Run one command with --json and return what it printed. Exits with its message when it fails."""
+    done = subprocess.run(
+        [sys.executable, "-m", "monitor.cli", *words, "--json"], cwd=ROOT, capture_output=True, text=True
+    )
+    if done.returncode:
+        sys.exit(f"syncbed {' '.join(words)}: {done.stderr.strip()}")
+    return json.loads(done.stdout)
+
+
+def publish(name: str, figures: dict, spec: dict) -> None:
+    """Print the figures and keep them in benchmarks/results/, with the machine, versions and spec they belong to."""
+    versions = {package: version(package) for package in ("torch", "numpy", "docker", "prometheus-client")}
+    record = {
+        "command": f"python benchmarks/{name}.py",
+        "figures": figures,
+        "spec": spec,
+        "machine": host(),
+        "versions": {"python": sys.version.split()[0], **versions},
+    }
+    text = json.dumps(record, indent=1)
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(text + "\n")
+    print(text)
