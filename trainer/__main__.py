@@ -42,13 +42,17 @@ class Rank:
 
         Both are threads because the main one may be deep in a collective, where no Python handler would run.
         """
-        wanted = {signal.SIGTERM, signal.SIGINT}
-        signal.pthread_sigmask(signal.SIG_BLOCK, wanted)  # in every thread, so that sigwait below gets them
-        threading.Thread(target=self._signals, args=(wanted,), daemon=True, name="signals").start()
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        signal.set_wakeup_fd(writing)  # written to by Python's C handler, in whichever thread the signal arrives
+        for wanted in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(wanted, lambda *_: None)
+        threading.Thread(target=self._signals, args=(reading,), daemon=True, name="signals").start()
         threading.Thread(target=self._heartbeat, daemon=True, name="heartbeat").start()
 
-    def _signals(self, wanted) -> None:
-        self.fail("own", f"stopped by {signal.Signals(signal.sigwait(wanted)).name}", quietly=True)
+    def _signals(self, reading: int) -> None:
+        number = os.read(reading, 1)[0]
+        self.fail("own", f"stopped by {signal.Signals(number).name}", quietly=True)
 
     def _heartbeat(self) -> None:
         beats = 0

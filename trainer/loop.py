@@ -103,7 +103,7 @@ class Run:
         The sync phase is `synchronise` and whatever the other phases waited for the wire, which is taken off theirs.
         """
         seconds = dict.fromkeys(events.PHASES, 0.0)
-        waited = waited_before = self.wire.waited_seconds
+        waited = self.wire.waited_seconds
         mark = began = time.perf_counter()
 
         def ends(phase):

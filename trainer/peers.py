@@ -31,7 +31,7 @@ class Peers:
     def __init__(self, store, rank: int, world_size: int, deadline_seconds: float, clock=time.monotonic):
         self.store, self.rank, self.clock = store, rank, clock
         self.others = {r: Peer() for r in range(world_size) if r != rank}
-        self.at = (0, "start-up")  # this rank's latest collective, set by the wire
+        self.at = (0, "start-up")  # this rank's latest collective
         # The run must have ended within the deadline; what is left after the watch has decided goes into saying so.
         self.limit_seconds = max(deadline_seconds - 2.0, 2 * SILENT_SECONDS)
         self.store_lost = False  # the connection to rank 0's store broke
@@ -41,6 +41,7 @@ class Peers:
         self._thread = threading.Thread(target=self._run, daemon=True, name="peers")
 
     def start(self) -> None:
+        self.note(self.store, *self.at)
         self.exchange()
         self._thread.start()
 
@@ -48,6 +49,11 @@ class Peers:
         """No more beats, and nobody is suspected any more."""
         self._stopping.set()
         self._thread.join(BEAT_SECONDS)
+
+    def note(self, store, sequence: int, what: str) -> None:
+        """Publish the collective this rank is about to begin, at once: one that does not fit can abort the process."""
+        self.at = (sequence, what)
+        store.set(f"at/{self.rank}", json.dumps(self.at))
 
     def _run(self) -> None:
         while not self._stopping.wait(BEAT_SECONDS):
@@ -64,18 +70,20 @@ class Peers:
     def exchange(self, left: dict | None = None) -> None:
         """Publish this rank's beat and read the others'."""
         self._beat += 1
-        self.store.set(f"beat/{self.rank}", json.dumps({"beat": self._beat, "at": self.at, "left": left}))
+        self.store.set(f"beat/{self.rank}", json.dumps({"beat": self._beat, "left": left}))
         here = [r for r, p in self.others.items() if p.beat >= 0 or self.store.check([f"beat/{r}"])]
-        for r, text in zip(here, self.store.multi_get([f"beat/{r}" for r in here]) if here else (), strict=True):
-            said, peer = json.loads(text), self.others[r]
+        keys = [f"{what}/{r}" for r in here for what in ("beat", "at")]
+        values = [json.loads(text) for text in self.store.multi_get(keys)] if keys else []
+        for r, said, at in zip(here, values[::2], values[1::2], strict=True):
+            peer = self.others[r]
             if said["beat"] != peer.beat:
                 peer.beat, peer.seen = said["beat"], self.clock()
-            peer.at, peer.left = tuple(said["at"]), said["left"]
+            peer.at, peer.left = tuple(at), said["left"]
         self._answered = self.clock()
 
     def leave(self, kind: str, message: str, suspect: int | None, linger: bool = True) -> None:
         """Say why this rank gives up. Rank 0, whose process holds the store, stays until the others could read
-        it, unless told not to linger. Returns within EVIDENCE_SECONDS plus two seconds, also when the store is gone or frozen.
+        it, unless told not to linger. Returns within EVIDENCE_SECONDS plus two seconds, whatever the store does.
         """
         self.stop()
         farewell = {"kind": kind, "message": message, "suspect": suspect}
@@ -131,6 +139,14 @@ class Peers:
             if said["suspect"] not in (None, self.rank):
                 return said["suspect"], said["message"]
         return next(((r, said["message"]) for r, said in left.items()), None)
+
+    def disagreement(self) -> tuple[int, str] | None:
+        """A rank whose collective is not what most ranks began at that place of the sequence, and both, in words."""
+        calls = {r: p.at[1] for r, p in self.others.items() if p.at[0] == self.at[0]} | {self.rank: self.at[1]}
+        in_order = [calls[r] for r in sorted(calls)]
+        usual = max(in_order, key=in_order.count)  # of equally many, the lowest rank's
+        odd = next((r for r in sorted(calls) if calls[r] != usual), None)
+        return odd if odd is None else (odd, f"rank {odd} began {calls[odd]}, others {usual} (#{self.at[0]})")
 
     def suspect(self) -> tuple[int | None, str]:
         """After a failure: the rank most likely at fault (None: cannot be told) and the evidence.

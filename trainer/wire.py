@@ -178,19 +178,21 @@ class Wire:
             if kind is None or self.store is None:
                 raise
             suspect, evidence = self.peers.suspect()
+            if odd := self.peers.disagreement():
+                raise Mismatch(f"ranks disagree about a collective: {odd[1]}", odd[0]) from error
             who = f"rank {suspect}: {evidence}" if suspect is not None else evidence
             message = f"{_WHAT[kind].format(doing=doing, deadline=self.deadline)}; {who}"
             raise kind(message, suspect) from error
 
     def _note(self, what: str) -> None:
         self._sequence += 1
-        self.peers.at = (self._sequence, what)
+        self.peers.note(self.store, self._sequence, what)
 
     @contextmanager
     def _blocking(self, what: str):
-        self._note(what)
         began = time.perf_counter()
-        with self.errors(f"{what} (#{self._sequence})"):
+        with self.errors(what):
+            self._note(what)
             yield
         self.waited_seconds += time.perf_counter() - began
 

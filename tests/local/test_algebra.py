@@ -24,7 +24,8 @@ BATCH, STEPS = 24, 5
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return write_prepared(tmp_path_factory.mktemp("data"), train=50, test=13, augment=True)  # 2 steps an epoch, 2 samples over
+    # 2 steps an epoch, with 2 samples over; 13 test samples divide over no number of ranks.
+    return write_prepared(tmp_path_factory.mktemp("data"), train=50, test=13, augment=True)
 
 
 @pytest.fixture(scope="module")
