@@ -1,12 +1,13 @@
 """The cluster of containers: up, down, status, logs, clean. Compose starts it; everything else goes through the SDK."""
 
+import fcntl
 import json
 import os
 import re
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 
 from docker import DockerClient
@@ -29,11 +30,11 @@ def up(settings: dict[str, str], args) -> int:
     start = time.monotonic()
     client = engine.connect()
     _, compose_version = engine.compose_command()
-    with engine.guard():
+    with engine.guard(), _alone(project(settings)):
         host = client.info()
         wanted = ClusterSettings.from_settings(settings, host["NCPU"], host["MemTotal"])
         present = containers(client, wanted.project)
-        _check_ports(wanted, present)
+        _check_ports(client, wanted)
         _refuse_while_training(wanted, present)
         made = images.ensure(client, wanted.images)
         say(f"starting {wanted.stated()}")
@@ -62,7 +63,7 @@ def up(settings: dict[str, str], args) -> int:
         print(f"  {node['name']:12}{node['addresses'][0]:16}{node['cpu_limit_cores']:g} cores  {memory:.2f} GiB")
     for name, url in report["urls"].items():
         print(f"  {name:12}{url}")
-    print(f"cluster {wanted.project} is up: {wanted.nodes} nodes, limits read back from inside; {report['seconds']} s")
+    print(f"cluster {wanted.project} is up, limits read back from inside; {report['seconds']} s")
     return 0
 
 
@@ -71,7 +72,7 @@ def down(settings: dict[str, str], args) -> int:
     refuse_unknown(settings, SETTINGS)  # the words of `up` are welcome: whoever typed them for up may repeat them
     name = project(settings)
     client = engine.connect()
-    with engine.guard():
+    with engine.guard(), _alone(name):
         removed = remove_project(client, name)
     _tell_removed(removed, args.json, f"cluster {name} was not there: nothing to remove")
     return 0
@@ -188,6 +189,19 @@ def remove_project(client: DockerClient, name: str) -> list[str]:
     return removed
 
 
+@contextmanager
+def _alone(name: str):
+    """One `up` or `down` of a cluster at a time: Compose, run twice at once, makes two networks of one name."""
+    images.BUILD.mkdir(exist_ok=True)
+    with (images.BUILD / f"{name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another command that is changing cluster {name}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def _remove(listed: list[Container]) -> list[str]:
     """Kill and remove containers with their anonymous volumes, all at once. Returns what was removed."""
 
@@ -205,15 +219,19 @@ def _remove(listed: list[Container]) -> list[str]:
         return sorted(filter(None, pool.map(remove, listed)))
 
 
-def _check_ports(wanted: ClusterSettings, present: list[Container]) -> None:
+def _check_ports(client: DockerClient, wanted: ClusterSettings) -> None:
     if os.environ.get("DOCKER_HOST", "unix").split(":")[0] not in ("unix", "npipe"):
         return  # the ports are another machine's: its engine will say so
-    ours = {
-        int(b["HostPort"]) for c in present for bindings in c.ports.values() for b in bindings or () if b["HostPort"]
-    }
+    holders = {port: c for c in client.containers.list(ignore_removed=True) for port in _published(c)}
     for setting, port in (("PROMETHEUS_PORT", wanted.prometheus_port), ("GRAFANA_PORT", wanted.grafana_port)):
-        if port not in ours:
+        if port not in holders:
             check_port(setting, port)
+        elif holders[port].labels.get(PROJECT_LABEL) != wanted.project:
+            check_port(setting, port, holder=f"container {holders[port].name}")
+
+
+def _published(container: Container) -> list[int]:
+    return [int(b["HostPort"]) for bindings in container.ports.values() for b in bindings or () if b["HostPort"]]
 
 
 def _refuse_while_training(wanted: ClusterSettings, present: list[Container]) -> None:

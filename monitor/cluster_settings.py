@@ -92,11 +92,11 @@ def project(settings: dict[str, str]) -> str:
     return name
 
 
-def check_port(setting: str, port: int, address: str = "127.0.0.1") -> None:
-    """Raises UserError when something listens on this port already."""
+def check_port(setting: str, port: int, holder: str = "another program", address: str = "127.0.0.1") -> None:
+    """Raises UserError when something listens on this port already; `holder` says what, if known."""
     if not _free(port, address):
         near = next((p for p in range(port + 1, min(port + 200, 65536)) if _free(p, address)), None)
-        raise UserError(f"{setting}={port}: taken by another program" + (f"; {setting}={near} is free" if near else ""))
+        raise UserError(f"{setting}={port}: taken by {holder}" + (f"; {setting}={near} is free" if near else ""))
 
 
 def _free(port: int, address: str) -> bool:

@@ -1,0 +1,55 @@
+"""What tests on real containers share: the session's cluster as they see it, and the command as a user runs it."""
+
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import docker
+
+from monitor import engine
+from monitor.cluster import containers
+
+PROJECT = "syncbed-test"
+NODES = 4
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The session's cluster, as tests see it."""
+
+    client: docker.DockerClient
+    project: str
+    settings: tuple[str, ...]  # the words it was started with, for `syncbed up`
+    report: dict  # what `syncbed up --json` said
+
+    @property
+    def nodes(self) -> list:
+        """The nodes' containers as they are now, in rank order."""
+        return [c for c in containers(self.client, self.project) if c.labels[engine.ROLE_LABEL] == "node"]
+
+    def node(self, rank: int):
+        return self.nodes[rank]
+
+    def service(self, name: str):
+        return next(c for c in containers(self.client, self.project) if c.labels["com.docker.compose.service"] == name)
+
+    @property
+    def prometheus_url(self) -> str:
+        return self.report["urls"]["prometheus"]
+
+
+def command(*words: str) -> list[str]:
+    """The command line of `syncbed`, with the Python of these tests."""
+    return [sys.executable, "-c", "import sys; from monitor.cli import main; sys.exit(main())", *words]
+
+
+def syncbed(*words: str, timeout: float = 1800) -> subprocess.CompletedProcess:
+    """Run the command as a user would; stdout and stderr as text. The time limit has room for a build of images."""
+    return subprocess.run(command(*words), capture_output=True, text=True, timeout=timeout)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
