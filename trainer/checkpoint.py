@@ -5,6 +5,7 @@
 
 import os
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -49,7 +50,8 @@ def save(folder: Path, spec: RunSpec, step: int, epoch: int, model, optimizer) -
             size = file.tell()
         temporary.replace(path)
     except (OSError, RuntimeError) as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
         raise CheckpointError(f"checkpoint {path}: {reason[0].lower() + reason[1:]}") from error
     return path, size, time.perf_counter() - began

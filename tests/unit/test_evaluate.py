@@ -1,0 +1,59 @@
+"""Scores by hand, and statistics averaged."""
+
+import math
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from trainer.data.prepared import Prepared, Split
+from trainer.evaluate import average_statistics, evaluate
+from trainer.wire import Wire
+
+
+class Reads(nn.Module):
+    """Logits: 2.0 for the class written in the first pixel (after normalisation with mean 0, std 1/255)."""
+
+    def forward(self, images):
+        return 2.0 * nn.functional.one_hot(images[:, 0, 0, 0].round().long(), 3).float()
+
+
+def data(says, labels) -> Prepared:
+    images = np.zeros((len(says), 3, 4, 4), dtype=np.uint8)
+    images[:, 0, 0, 0] = says
+    split = Split(images, np.array(labels))
+    return Prepared("any", (3, 4, 4), ("a", "b", "c"), (0.0,) * 3, (1 / 255,) * 3, False, split, split)
+
+
+def test_loss_accuracy_and_confusion_by_hand():
+    score = evaluate(Reads(), data(says=[0, 0, 1, 2, 2], labels=[0, 1, 1, 2, 0]), Wire(), nullcontext())
+    assert score.confusion.tolist() == [[1, 0, 1], [1, 1, 0], [0, 0, 1]]
+    assert (score.samples, score.accuracy) == (5, 3 / 5)
+    rest = math.log(math.exp(2) + 2)  # of the softmax
+    assert score.loss == pytest.approx((3 * (rest - 2) + 2 * rest) / 5)
+
+
+class Ranks(Wire):
+    """A wire whose all-reduce adds what the other ranks hold."""
+
+    def __init__(self, others):
+        super().__init__()
+        self.world_size, self.others = 1 + len(others), others
+
+    def all_reduce(self, tensor):
+        return tensor.add_(sum(self.others))
+
+
+def test_statistics_become_the_mean_over_the_ranks():
+    model = nn.Sequential(nn.BatchNorm2d(2))
+    model[0].running_mean.copy_(torch.tensor([1.0, 2.0]))
+    model[0].running_var.copy_(torch.tensor([3.0, 4.0]))
+    average_statistics(model, Ranks([torch.tensor([4.0, 8.0, 0.0, 1.0]), torch.tensor([1.0, 2.0, 3.0, 1.0])]))
+    assert model[0].running_mean.tolist() == [2, 4]
+    assert model[0].running_var.tolist() == [2, 2]
+
+
+def test_a_model_without_statistics_sends_nothing():
+    average_statistics(nn.Linear(2, 2), Ranks([None]))

@@ -1,0 +1,191 @@
+"""Counting bytes, reading errors, and who is suspected: with a dictionary as store and a number as clock."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from trainer import peers as peers_module
+from trainer import wire as wire_module
+from trainer.peers import SILENT_SECONDS, START_SECONDS, Peers
+from trainer.wire import DeadlineExceeded, Mismatch, PeerLost, Wire
+
+
+class Store(dict):
+    """The part of torch's store that is used, in one process."""
+
+    def set(self, key, value):
+        self[key] = value.encode()
+
+    def check(self, keys):
+        return all(k in self for k in keys)
+
+    def multi_get(self, keys):
+        return [self[k] for k in keys]
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(peers_module.time, "sleep", lambda seconds: setattr(clock, "now", clock.now + seconds))
+    return clock
+
+
+def together(n, clock, deadline=30.0):
+    store = Store()
+    all_peers = [Peers(store, r, n, deadline, clock) for r in range(n)]
+    for p in all_peers:
+        p.note(store, 0, "start-up")
+    beat(all_peers)
+    beat(reversed(all_peers))  # rank 0 has now seen the others' latest
+    return all_peers
+
+
+def beat(ranks):
+    for p in ranks:
+        p.exchange()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 16])
+def test_all_reduce_counts_the_ring_and_keeps_fractions_for_later(n, monkeypatch):
+    monkeypatch.setattr(wire_module.dist, "all_reduce", lambda *_, **__: None)
+    wire = Wire(0, n, Store(), SimpleNamespace(note=lambda *_: None))
+    total = 0
+    for _ in range(n):
+        wire.all_reduce(torch.zeros(25))
+        sent, received = wire.take_bytes()
+        assert sent == received
+        total += sent
+    assert total == 2 * (n - 1) * 100
+
+
+@pytest.mark.parametrize("n", range(1, 17))
+@pytest.mark.parametrize("source", [0, 2])
+def test_broadcast_counts_each_receiver_once(n, source, monkeypatch):
+    monkeypatch.setattr(wire_module.dist, "broadcast", lambda *_, **__: None)
+    source %= n
+    counts = []
+    for rank in range(n):
+        wire = Wire(rank, n, Store(), SimpleNamespace(note=lambda *_: None))
+        wire.broadcast(torch.zeros(25), source)
+        counts.append(wire.take_bytes())
+    assert [received for _, received in counts] == [0 if r == source else 100 for r in range(n)]
+    assert sum(sent for sent, _ in counts) == (n - 1) * 100
+    assert counts[source][0] == (n - 1).bit_length() * 100  # the root of a binomial tree has log2(n) children
+
+
+def test_without_a_store_nothing_is_sent():
+    wire = Wire()
+    tensor = torch.ones(3)
+    assert torch.equal(wire.broadcast(wire.all_reduce(tensor)), torch.ones(3))
+    assert wire.take_bytes() == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:9", PeerLost),
+        ("Read error [172.18.0.3]:34709: Connection reset by peer. This is typically caused by", PeerLost),
+        ("writev [172.18.0.3]:1234: Broken pipe", PeerLost),
+        ("Timed out waiting 6000ms for recv operation to complete", DeadlineExceeded),
+        ("Application timeout caused pair closure", DeadlineExceeded),
+        ("op.preamble.length <= op.nbytes. 2000 vs 1000. Received data size doesn't match expected size.", Mismatch),
+    ],
+)
+def test_gloo_errors_become_typed_ones(text, kind):
+    suspects = SimpleNamespace(suspect=lambda: (2, "silent"), disagreement=lambda: None)
+    with pytest.raises(kind, match="rank 2: silent") as error, Wire(0, 3, Store(), suspects).errors("a test"):
+        raise RuntimeError(text)
+    assert error.value.suspect_rank == 2
+
+
+def test_other_errors_pass_unchanged():
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes"), Wire(0, 2, Store(), None).errors("a test"):
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+
+def test_a_silent_rank_is_the_suspect(clock):
+    zero, one, two = together(3, clock)
+    while clock.now <= SILENT_SECONDS:
+        clock.now += 0.5
+        beat([zero, one])
+    assert zero.suspect()[0] == one.suspect()[0] == 2
+    assert two.silent(100) is None
+
+
+def test_who_left_passes_the_blame_on(clock):
+    """Rank 2 died, rank 1 noticed and left first: rank 0 must not blame rank 1."""
+    zero, one, _ = together(3, clock)
+    one.exchange({"kind": "peer", "message": "rank 2 was lost", "suspect": 2})
+    beat([zero])
+    assert zero.suspect() == (2, "rank 2 was lost")
+
+
+def test_who_failed_by_itself_is_the_cause_before_those_it_took_along(clock):
+    zero, one, two = together(3, clock)
+    one.exchange({"kind": "peer", "message": "a peer was lost", "suspect": None})
+    two.exchange({"kind": "own", "message": "disk full", "suspect": None})
+    beat([zero])
+    assert zero.gone() == (2, "disk full")
+
+
+def test_a_store_that_does_not_answer_is_rank_0s_silence(clock):
+    _, one, _ = together(3, clock, deadline=10)
+    clock.now += 7.9
+    assert one.overdue() is None
+    clock.now += 0.2
+    assert one.overdue()[0] == 0
+
+
+def test_overdue_is_two_seconds_before_the_deadline(clock):
+    zero, one, _ = together(3, clock, deadline=30)
+    for _ in range(56):
+        clock.now += 0.5
+        beat([zero, one])
+    assert zero.overdue() is None
+    clock.now += 0.5
+    beat([zero, one])
+    assert zero.overdue() == (2, 28.5)
+
+
+def test_a_rank_that_never_came_is_missing(clock):
+    alone = Peers(Store(), 0, 2, 30, clock)
+    assert alone.missing() is None
+    clock.now += START_SECONDS
+    assert alone.missing() == 1
+
+
+def test_when_all_are_alive_the_one_behind_is_named(clock, monkeypatch):
+    ranks = together(3, clock)
+    for p, sequence in zip(ranks, (5, 4, 5), strict=True):
+        p.note(p.store, sequence, f"call {sequence}")
+    beat(ranks)
+    monkeypatch.setattr(ranks[0], "silent", lambda seconds: None)  # their hearts beat on while evidence is waited for
+    assert ranks[0].suspect() == (1, "it is alive, but still at call 4 (#4)")
+
+
+def test_the_odd_collective_of_three_is_named(clock):
+    ranks = together(3, clock)
+    for p, what in zip(ranks, ("broadcast", "all_reduce", "all_reduce"), strict=True):
+        p.note(p.store, 9, what)
+    beat(ranks)
+    beat(ranks)
+    assert ranks[1].disagreement() == (0, "rank 0 began broadcast, others all_reduce (#9)")
+    assert ranks[0].disagreement() == ranks[1].disagreement()
+
+
+def test_agreeing_and_lagging_ranks_do_not_disagree(clock):
+    ranks = together(2, clock)
+    ranks[0].note(ranks[0].store, 2, "broadcast")
+    ranks[1].note(ranks[1].store, 1, "all_reduce")
+    beat(ranks)
+    assert ranks[0].disagreement() is None
+    assert json.loads(ranks[0].store["at/1"]) == [1, "all_reduce"]
