@@ -11,7 +11,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from testbed import PROJECT, free_port, syncbed
+from testbed import PROJECT, command, free_port, syncbed
 
 from monitor import engine
 from monitor.cluster import containers, remove_project
@@ -290,11 +290,9 @@ def test_two_ups_at_once_end_in_one_good_cluster(client, other):
 
 
 def test_an_interrupted_up_leaves_what_down_can_clean(client, other):
-    script = "import sys; from monitor.cli import main; sys.exit(main())"
-    words = [sys.executable, "-c", script, "up", *other, "NODES=3", "CPUS=0.1"]
-    started = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
+    words = command("up", *other, "NODES=3", "CPUS=0.1")
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    started = subprocess.Popen(words, **both, text=True, start_new_session=True)
     for line in started.stdout:
         if line.startswith("starting"):
             break

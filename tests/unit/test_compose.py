@@ -1,0 +1,123 @@
+"""compose.yaml as text: what every service must have, and that Compose takes it with nothing set."""
+
+import json
+import os
+import re
+import subprocess
+
+import pytest
+import yaml
+
+from monitor import engine, images
+from monitor.errors import UserError
+from trainer.spec import MAX_NODES
+
+SERVICES = yaml.safe_load((engine.ROOT / "compose.yaml").read_text())["services"]
+NODES = {name: service for name, service in SERVICES.items() if name.startswith("trainer-")}
+
+
+def test_there_is_a_node_for_every_rank_with_its_environment():
+    assert list(NODES) == [f"trainer-{rank}" for rank in range(MAX_NODES)]
+    for rank, (name, node) in enumerate(NODES.items()):
+        assert node["hostname"] == name
+        environment = node["environment"]
+        assert environment["RANK"] == str(rank) and environment["NODE_NAME"] == name
+        assert environment["MASTER_ADDR"] == "trainer-0" and environment["MASTER_PORT"] == "29500"
+        assert environment["WORLD_SIZE"] == "${NODES:-4}"
+        assert ("profiles" in node) == (rank >= 4), "docker compose up alone starts four"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_is_hardened(name):
+    service = SERVICES[name]
+    assert service["read_only"] is True and service["cap_drop"] == ["ALL"] and service["init"] is True
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["user"].split(":")[0] not in ("0", "root")
+    assert service["mem_limit"] == service["memswap_limit"] and service["cpus"] and service["pids_limit"]
+    assert service["restart"] == "unless-stopped" and service["stop_grace_period"] == "3s"
+    assert service["logging"]["driver"] == "json-file" and set(service["logging"]["options"]) == {
+        "max-size",
+        "max-file",
+    }
+    assert service["healthcheck"]["test"][0] == "CMD"
+    assert service["pull_policy"] == "never", "nothing is downloaded at run time"
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+    assert not any(volume.startswith((".", "/", "~", "$")) for volume in service.get("volumes", ())), "no bind mount"
+    assert service["labels"]["syncbed.project"] == "${COMPOSE_PROJECT_NAME}"
+    assert not {"privileged", "cap_add", "devices", "network_mode", "pid", "ipc"} & set(service)
+
+
+def test_data_is_read_only_in_nodes():
+    assert all("data:/data:ro" in node["volumes"] and "runs:/runs" in node["volumes"] for node in NODES.values())
+
+
+def test_services_wait_for_the_health_of_what_they_need():
+    assert SERVICES["prometheus"]["depends_on"] == {"trainer-0": {"condition": "service_healthy"}}
+    assert SERVICES["grafana"]["depends_on"] == {"prometheus": {"condition": "service_healthy"}}
+
+
+def test_prometheus_is_bounded():
+    command = " ".join(SERVICES["prometheus"]["command"])
+    kept = int(re.search(r"retention\.size=(\d+)MB", command)[1])
+    room = int(re.search(r"^/prometheus:.*size=(\d+)m$", "\n".join(SERVICES["prometheus"]["tmpfs"]), re.M)[1])
+    assert kept < room, "the size limit is met before its file system is full"
+
+
+def test_grafana_has_nobody_to_log_in_as():
+    environment = SERVICES["grafana"]["environment"]
+    assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+    assert environment["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
+    assert environment["GF_AUTH_DISABLE_LOGIN_FORM"] == "true" and environment["GF_AUTH_BASIC_ENABLED"] == "false"
+    assert not any("PASSWORD" in name for name in environment)
+
+
+def test_dashboards_and_provisioning_name_the_same_data_source():
+    folder = engine.ROOT / "grafana"
+    (source,) = yaml.safe_load((folder / "provisioning/datasources/prometheus.yaml").read_text())["datasources"]
+    assert source["uid"] == "syncbed-prometheus" and source["url"] == "http://prometheus:9090"
+    for dashboard in (folder / "dashboards").glob("*.json"):
+        uids = set(re.findall(r'"type": ?"prometheus", ?\s*"uid": ?"([^"]+)"', dashboard.read_text()))
+        assert uids <= {source["uid"]}, dashboard.name
+        assert "__inputs" not in json.loads(dashboard.read_text())
+
+
+def test_public_images_are_pinned_to_a_patch_release():
+    for image in (images.PYTHON_IMAGE, images.PROMETHEUS_IMAGE, images.GRAFANA_IMAGE):
+        assert re.search(r":v?\d+\.\d+\.\d+", image), image
+    for dockerfile, image in (
+        ("images/trainer/Dockerfile", images.PYTHON_IMAGE),
+        ("images/prometheus/Dockerfile", images.PROMETHEUS_IMAGE),
+        ("grafana/Dockerfile", images.GRAFANA_IMAGE),
+    ):
+        assert f"={image}\n" in (engine.ROOT / dockerfile).read_text(), f"{dockerfile} has another default"
+
+
+def test_requirements_of_the_node_are_exact():
+    for name in ("requirements.txt", "torch.txt"):
+        lines = (engine.ROOT / "images/trainer" / name).read_text().splitlines()
+        assert all(re.fullmatch(r"[a-z-]+==[0-9.]+", line) for line in lines if not line.startswith("#"))
+
+
+def test_dockerfiles_build_with_the_classic_builder():
+    for path in [*(engine.ROOT / "images").rglob("*Dockerfile"), engine.ROOT / "grafana/Dockerfile"]:
+        text = path.read_text()
+        assert "--mount" not in text and "<<" not in text and "--chmod" not in text, path
+
+
+def test_compose_takes_it_with_nothing_set():
+    try:
+        command, _ = engine.compose_command()
+    except UserError as error:
+        pytest.skip(str(error))
+    bare = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME")}
+    done = subprocess.run(
+        [*command, "-f", str(engine.ROOT / "compose.yaml"), "config", "--format", "json"],
+        env=bare,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    config = json.loads(done.stdout)
+    assert config["name"] == "syncbed"
+    assert set(config["services"]) == {*(f"trainer-{rank}" for rank in range(4)), "prometheus", "grafana"}
+    assert config["services"]["trainer-0"]["labels"]["syncbed.project"] == "syncbed"

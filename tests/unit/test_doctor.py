@@ -1,0 +1,49 @@
+"""The doctor's verdict: which runtimes are possible, and a line for whatever is missing."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from monitor import doctor
+from monitor.doctor import FAIL, OK, WARN, Finding
+from monitor.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("findings", "possible"),
+    [
+        ([Finding("engine", OK, "x"), Finding("torch", OK, "x")], ["docker", "local"]),
+        ([Finding("compose", FAIL, "x", runtime="docker"), Finding("torch", OK, "x")], ["local"]),
+        ([Finding("engine", OK, "x"), Finding("torch", FAIL, "x", runtime="local")], ["docker"]),
+        ([Finding("engine", FAIL, "x", runtime="docker"), Finding("torch", FAIL, "x", runtime="local")], []),
+        ([Finding("disk", WARN, "x")], ["docker", "local"]),
+    ],
+)
+def test_a_run_is_possible_where_nothing_failed(findings, possible):
+    assert doctor.runtimes(findings) == possible
+
+
+def test_without_an_engine_it_is_one_line_and_local_runs_remain(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing.sock")
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: "2.0")
+    assert doctor.command({}, SimpleNamespace(json=True)) == 0
+    told = json.loads(capsys.readouterr().out)
+    engine = next(finding for finding in told["findings"] if finding["check"] == "engine")
+    assert engine["state"] == FAIL and "no Docker engine answers" in engine["found"] and "start it" in engine["fix"]
+    assert told["runtimes"] == ["local"]
+
+
+def test_without_engine_and_torch_no_run_is_possible(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing.sock")
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    assert doctor.command({}, SimpleNamespace(json=False)) == 1
+    out = capsys.readouterr().out
+    assert "no run is possible yet" in out and "'make torch' installs it" in out
+    assert all(line.split()[0] in (OK, WARN, FAIL) for line in out.splitlines()[:-1])
+
+
+def test_settings_are_refused():
+    with pytest.raises(UserError, match="NODES=4: no such setting"):
+        doctor.command({"NODES": "4"}, SimpleNamespace(json=False))

@@ -1,0 +1,188 @@
+"""Keys of images, the CA bundle, and the way from a registry that does not answer to images from packages."""
+
+from types import SimpleNamespace
+
+import pytest
+from docker.errors import ImageNotFound
+
+from monitor import images
+from monitor.errors import BAD_INPUT, FAILED, RunFailed, UserError
+
+
+class Engine:
+    """A Docker client that knows images by tag only."""
+
+    def __init__(self, *tags):
+        self.tags = set(tags)
+        self.images = self
+
+    def get(self, tag):
+        if tag not in self.tags:
+            raise ImageNotFound("no such image")
+        return SimpleNamespace(id=f"sha256:{tag}", tag=lambda *_: True)
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout of two packages and the files that images are made of; no CA named in the environment."""
+    for place in ("trainer/a.py", "trainer/sub/b.py", "monitor/c.py", "images/trainer/Dockerfile", "images/healthy.sh"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text(place)
+    for place in ("images/prometheus/Dockerfile", "grafana/Dockerfile", "compose.yaml", ".build/x"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text(place)
+    monkeypatch.setattr(images, "ROOT", tmp_path)
+    monkeypatch.setattr(images, "BUILD", tmp_path / ".build")
+    for name in images._CA_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """What would be built, in order, without building it: (dockerfile, tag, arguments)."""
+    done = []
+
+    def build(name, dockerfile, tag, arguments=None):
+        done.append((dockerfile, tag, arguments))
+        engine.tags.add(tag)
+        return tag
+
+    def base():
+        done.append(("debootstrap", images.DEBIAN_BASE, None))
+        engine.tags.add(images.DEBIAN_BASE)
+        return images.DEBIAN_BASE
+
+    engine = Engine()
+    monkeypatch.setattr(images, "_docker_build", build)
+    monkeypatch.setattr(images, "_debian_base", base)
+    return SimpleNamespace(done=done, engine=engine)
+
+
+def test_the_code_hash_changes_with_content_and_names_only(checkout):
+    first = images.code_hash()
+    assert len(first) == 12 and int(first, 16) >= 0
+    (checkout / "trainer/__pycache__").mkdir()
+    (checkout / "trainer/__pycache__/a.pyc").write_text("compiled")
+    (checkout / "monitor/c.py").touch()
+    (checkout / "images/trainer/Dockerfile").write_text("another")
+    assert images.code_hash() == first
+    (checkout / "trainer/sub/b.py").write_text("changed")
+    changed = images.code_hash()
+    (checkout / "trainer/sub/b.py").write_text("trainer/sub/b.py")
+    assert changed != first == images.code_hash()
+    (checkout / "trainer/a.py").rename(checkout / "trainer/aa.py")
+    assert images.code_hash() != first
+
+
+def test_public_images_are_used_where_a_registry_answers(checkout, built, monkeypatch):
+    def pull(self, image):
+        built.engine.tags.add(image)
+        return True
+
+    monkeypatch.setattr(images._Registry, "pull", pull)
+    made = images.ensure(built.engine, {})
+    assert [dockerfile for dockerfile, _, _ in built.done] == [
+        "images/trainer/Dockerfile",
+        "images/prometheus/Dockerfile",
+        "grafana/Dockerfile",
+    ]
+    assert built.done[0][2] == {"BASE_IMAGE": images.PYTHON_IMAGE, "WHEEL_INDEX": "", "CODE": images.code_hash()}
+    assert made.grafana and made.trainer.startswith("syncbed-trainer:")
+    built.done.clear()
+    assert images.ensure(built.engine, {}) == made
+    assert built.done == [], "nothing changed: nothing is built"
+
+
+def test_without_a_registry_images_come_from_packages_and_grafana_is_left_out(checkout, built, monkeypatch, capsys):
+    asked = []
+
+    def run(command, **_):
+        asked.append(command)
+        return SimpleNamespace(returncode=1, stderr="Error response from daemon: no such host\n")
+
+    monkeypatch.setattr(images.subprocess, "run", run)
+    made = images.ensure(built.engine, {})
+    assert [tag for _, tag, _ in built.done][:2] == [images.DEBIAN_BASE, images.DEBIAN_PROMETHEUS]
+    assert made.grafana is None
+    said = capsys.readouterr().err
+    assert len(asked) == 1, "one failure is enough: the others are not asked for"
+    assert said.count("grafana is left out") == 1 and "no such host" in said
+    built.done.clear()
+    assert images.ensure(built.engine, {}) == made and built.done == [] and len(asked) == 1
+    images.ensure(built.engine, {}, ask_again=True)
+    assert len(asked) == 2, "`make images` asks again"
+
+
+def test_a_change_of_code_rebuilds_the_node_image_only(checkout, built, monkeypatch):
+    built.engine.tags |= {images.PYTHON_IMAGE, images.PROMETHEUS_IMAGE, images.GRAFANA_IMAGE}
+    first = images.ensure(built.engine, {})
+    built.done.clear()
+    (checkout / "trainer/a.py").write_text("changed")
+    second = images.ensure(built.engine, {})
+    assert [dockerfile for dockerfile, _, _ in built.done] == ["images/trainer/Dockerfile"]
+    assert second.trainer != first.trainer
+    assert (second.prometheus, second.grafana) == (first.prometheus, first.grafana)
+
+
+def test_an_explicit_base_image_wins_and_must_exist(checkout, built, monkeypatch):
+    built.engine.tags |= {images.PYTHON_IMAGE, images.PROMETHEUS_IMAGE, images.GRAFANA_IMAGE, "mine:1"}
+    images.ensure(built.engine, {"BASE_IMAGE": "mine:1", "WHEEL_INDEX": "https://mirror.example/simple"})
+    assert built.done[0][2]["BASE_IMAGE"] == "mine:1"
+    assert built.done[0][2]["WHEEL_INDEX"] == "https://mirror.example/simple"
+    monkeypatch.setattr(images._Registry, "pull", lambda self, image: False)
+    with pytest.raises(UserError, match="BASE_IMAGE=other:1: neither here nor to be pulled"):
+        images.ensure(built.engine, {"BASE_IMAGE": "other:1"})
+
+
+def test_the_ca_bundle_named_by_the_setting_or_the_environment_reaches_the_build(checkout, monkeypatch, capsys):
+    target = checkout / ".build/ca.crt"
+    none = images._copy_ca(None)
+    assert target.read_bytes() == b""
+    bundle = checkout / "company.pem"
+    bundle.write_text("-----BEGIN CERTIFICATE-----\n")
+    monkeypatch.setenv("CURL_CA_BUNDLE", str(bundle))
+    some = images._copy_ca(None)
+    assert target.read_bytes() == bundle.read_bytes() and some != none
+    assert f"{bundle} (from CURL_CA_BUNDLE)" in capsys.readouterr().err
+    assert images._copy_ca(None) == some and capsys.readouterr().err == "", "said once"
+    other = checkout / "other.pem"
+    other.write_text("-----BEGIN CERTIFICATE-----\nother")
+    images._copy_ca(str(other))
+    assert target.read_bytes() == other.read_bytes(), "the setting wins"
+
+
+@pytest.mark.parametrize("content", [None, "not a certificate"])
+def test_a_ca_bundle_that_cannot_be_is_refused(checkout, content):
+    bundle = checkout / "ca.pem"
+    if content:
+        bundle.write_text(content)
+    with pytest.raises(UserError, match=f"CA_BUNDLE={bundle}: ") as refused:
+        images._copy_ca(str(bundle))
+    assert refused.value.exit_code == BAD_INPUT
+
+
+def test_a_failed_build_shows_its_last_lines_and_says_where_the_rest_is(checkout, capsys):
+    script = "for i in $(seq 30); do echo line $i; done; echo broken >&2; exit 3"
+    with pytest.raises(RunFailed, match=r"the x could not be built: broken \(\.build/x\.log has it all\)") as failed:
+        images._logged("x", "x", ["sh", "-c", script])
+    assert failed.value.exit_code == FAILED
+    said = capsys.readouterr().err
+    assert "line 30" in said and "line 5\n" not in said
+    assert "line 1\n" in (checkout / ".build/x.log").read_text()
+
+
+def test_a_full_disk_is_told_as_such(checkout):
+    with pytest.raises(RunFailed, match="disk full"):
+        images._logged("x", "x", ["sh", "-c", "echo 'write: no space left on device'; echo more; exit 1"])
+
+
+def test_unknown_settings_are_refused():
+    with pytest.raises(UserError, match="WHEELINDEX=x: no such setting; did you mean WHEEL_INDEX"):
+        images.build({"WHEELINDEX": "x"}, None)
+
+
+def test_outside_a_checkout_it_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(images, "ROOT", tmp_path)
+    with pytest.raises(UserError, match="checkout"):
+        images.ensure(Engine(), {})
