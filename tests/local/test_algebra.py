@@ -87,6 +87,19 @@ def test_equals_plain_sgd_on_the_joined_batch(sync, nodes, data, plain, tmp_path
         assert sum(s.received_bytes for s in rank.of(Step)) == int(received * STEPS + 1e-6)
 
 
+def test_ddp_equals_torchs_own_to_the_last_bit(data, tmp_path):
+    """DistributedDataParallel without our hook, on 3 ranks, where an average is no power of two."""
+    spec = spec_of("ddp", 3)
+    with Ranks(spec, data, tmp_path, PROGRAM) as ours:
+        ours.finish()
+    with Ranks(spec, data, tmp_path / "plain.pt", ("tests/local/plain_ddp.py",)) as plain:
+        for rank in plain:
+            assert rank.end() == 0, rank.errors
+    saved = torch.load(tmp_path / f"checkpoints/step-{STEPS:06d}.pt", weights_only=True)["model"]
+    for name, tensor in torch.load(tmp_path / "plain.pt", weights_only=True).items():
+        assert torch.equal(saved[name], tensor)
+
+
 def test_vgg_checkpoint_reproduces_the_test_score(data, tmp_path):
     """Batch-norm statistics averaged over the ranks: what was evaluated in shards is what the checkpoint holds."""
     from trainer.models.vgg import vgg11

@@ -22,7 +22,7 @@ STEP = Step(
         Alive(rank=0, time=1.0),
         Failed(rank=2, time=1.0, kind="own", message='a "quoted" line', suspect_rank=None, traceback="a\nb"),
         Evaluated(
-            rank=0, samples=2, loss=1.0, accuracy=0.5, confusion_matrix=[[1, 1], [0, 0]], classes=["a", "ü"], seconds=1.0
+            rank=0, samples=2, loss=1.0, accuracy=0.5, confusion_matrix=[[1, 1], [0, 0]], classes=["ü", "b"], seconds=1
         ),
         Trained(rank=0, seconds=1.0, distinct_samples=9, synchronisations=3),
         Finished(rank=0, peak_memory_bytes=10**12, cpu_seconds=1.5),
