@@ -24,7 +24,8 @@ torch() { uv pip install --quiet --python "$python" -r "$here/torch.txt" "$@"; }
 
 if [ -n "${WHEEL_INDEX:-}" ]; then
     say "torch from WHEEL_INDEX, then the default index"
-    torch --index "$WHEEL_INDEX" --compile-bytecode
+    # First-match: that index may have a package, but not the version we pin.
+    torch --index "$WHEEL_INDEX" --index-strategy unsafe-first-match --compile-bytecode
 elif UV_HTTP_RETRIES=0 torch --torch-backend cpu --dry-run 2>/dev/null; then  # a CPU build is a tenth of the size
     torch --torch-backend cpu --compile-bytecode
 else
