@@ -24,7 +24,7 @@ COMMANDS = {
     "runs": ("monitor.summary:list_command", "list the runs", "syncbed runs --json"),
     "show": ("monitor.summary:show_command", "one run's summary", "syncbed show latest"),
     "doctor": ("monitor.doctor:command", "check this machine, say what would fix it", "syncbed doctor"),
-    "clean": ("monitor.cluster:clean", "remove what crashed runs left behind", "syncbed clean"),
+    "clean": ("monitor.leftovers:clean", "remove what crashed runs left behind", "syncbed clean"),
 }
 TAKES_A_RUN = {"show"}
 MAKEFILE_WORDS = {"PYTHON", "PYTEST_ARGS", "RUN"}  # for the Makefile itself

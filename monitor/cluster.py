@@ -1,14 +1,12 @@
-"""The cluster of containers: up, down, status, logs, clean. Compose starts it; everything else goes through the SDK."""
+"""The cluster of containers: up, down, status, logs. Compose starts it; everything else goes through the SDK."""
 
 import fcntl
 import json
 import os
-import re
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from datetime import datetime, timezone
 
 from docker import DockerClient
 from docker.errors import APIError, NotFound
@@ -22,7 +20,6 @@ from monitor.images import say
 
 _SERVICE = "com.docker.compose.service"
 _HEALTHY_WITHIN_SECONDS = 240
-_YOUNG_SECONDS = 120  # what is younger may belong to a cluster that is being started right now
 
 
 def up(settings: dict[str, str], args) -> int:
@@ -34,12 +31,14 @@ def up(settings: dict[str, str], args) -> int:
         host = client.info()
         wanted = ClusterSettings.from_settings(settings, host["NCPU"], host["MemTotal"])
         present = containers(client, wanted.project)
-        _check_ports(client, wanted)
+        _check_port(client, wanted.project, "PROMETHEUS_PORT", wanted.prometheus_port)
         _refuse_while_training(wanted, present)
         made = images.ensure(client, wanted.images)
+        if made.grafana:
+            _check_port(client, wanted.project, "GRAFANA_PORT", wanted.grafana_port)
         say(f"starting {wanted.stated()}")
         services = [*wanted.node_names(), "prometheus", *(["grafana"] if made.grafana else [])]
-        _remove([c for c in present if c.labels.get(_SERVICE) not in services])
+        remove_containers([c for c in present if c.labels.get(_SERVICE) not in services])
         try:
             wait = ("--wait", "--wait-timeout", str(_HEALTHY_WITHIN_SECONDS))
             engine.compose(wanted.project, wanted.variables(made), "up", "--detach", "--no-build", *wait, *services)
@@ -74,7 +73,7 @@ def down(settings: dict[str, str], args) -> int:
     client = engine.connect()
     with engine.guard(), _alone(name):
         removed = remove_project(client, name)
-    _tell_removed(removed, args.json, f"cluster {name} was not there: nothing to remove")
+    tell_removed(removed, args.json, f"cluster {name} was not there: nothing to remove")
     return 0
 
 
@@ -126,32 +125,6 @@ def logs(settings: dict[str, str], args) -> int:
     ).returncode
 
 
-def clean(settings: dict[str, str], args) -> int:
-    """Remove what crashed runs and tests left: ranks nobody holds, half-dead clusters, carriers, old images."""
-    refuse_unknown(settings, ("PROJECT",))
-    only = project(settings) if "PROJECT" in settings else None
-    client = engine.connect()
-    removed = []
-    with engine.guard():
-        everything = client.containers.list(all=True, ignore_removed=True, filters={"label": PROJECT_LABEL})
-        alive = {c.labels[PROJECT_LABEL] for c in everything if c.labels.get(ROLE_LABEL) == "node" and _lives(c)}
-        for container in everything:
-            mine = only in (None, container.labels[PROJECT_LABEL])
-            # Without a role: it carried data into a volume, and its maker died before removing it.
-            if mine and ROLE_LABEL not in container.labels and not _young(container.attrs["Created"]):
-                removed += _remove([container])
-            elif mine and container.labels.get(ROLE_LABEL) == "node" and container.status == "running":
-                with suppress(RunFailed):  # `check` ends ranks that no launcher holds any more, and says which
-                    pids = engine.node_facts(container)["leftovers"]
-                    removed += [f"process {pid} in {container.name}" for pid in pids]
-        for dead in sorted(_projects(client) - alive):
-            if only in (None, dead):
-                removed += remove_project(client, dead)
-        removed += [f"image {tag}" for tag in images.remove_old(client)] if only is None else []
-    _tell_removed(removed, args.json, "nothing was left behind")
-    return 0
-
-
 def containers(client: DockerClient, name: str) -> list[Container]:
     """The project's services, running or not, nodes first and in rank order."""
     found = client.containers.list(all=True, ignore_removed=True, filters={"label": f"{PROJECT_LABEL}={name}"})
@@ -177,7 +150,7 @@ def urls(client: DockerClient, name: str) -> dict[str, str]:
 def remove_project(client: DockerClient, name: str) -> list[str]:
     """Remove all that carries the project's label, however far its start had come. Returns what was removed."""
     mine = {"label": f"{PROJECT_LABEL}={name}"}
-    removed = _remove(client.containers.list(all=True, ignore_removed=True, filters=mine))
+    removed = remove_containers(client.containers.list(all=True, ignore_removed=True, filters=mine))
     for kind, listed in (
         ("network", client.networks.list(filters=mine)),
         ("volume", client.volumes.list(filters=mine)),
@@ -202,7 +175,7 @@ def _alone(name: str):
         yield
 
 
-def _remove(listed: list[Container]) -> list[str]:
+def remove_containers(listed: list[Container]) -> list[str]:
     """Kill and remove containers with their anonymous volumes, all at once. Returns what was removed."""
 
     def remove(container):
@@ -219,15 +192,15 @@ def _remove(listed: list[Container]) -> list[str]:
         return sorted(filter(None, pool.map(remove, listed)))
 
 
-def _check_ports(client: DockerClient, wanted: ClusterSettings) -> None:
+def _check_port(client: DockerClient, name: str, setting: str, port: int) -> None:
+    """Raises UserError when anything but this cluster has the port."""
     if os.environ.get("DOCKER_HOST", "unix").split(":")[0] not in ("unix", "npipe"):
-        return  # the ports are another machine's: its engine will say so
-    holders = {port: c for c in client.containers.list(ignore_removed=True) for port in _published(c)}
-    for setting, port in (("PROMETHEUS_PORT", wanted.prometheus_port), ("GRAFANA_PORT", wanted.grafana_port)):
-        if port not in holders:
-            check_port(setting, port)
-        elif holders[port].labels.get(PROJECT_LABEL) != wanted.project:
-            check_port(setting, port, holder=f"container {holders[port].name}")
+        return  # the port is another machine's: its engine will say so
+    holder = next((c for c in client.containers.list(ignore_removed=True) if port in _published(c)), None)
+    if holder is None:
+        check_port(setting, port)
+    elif holder.labels.get(PROJECT_LABEL) != name:
+        check_port(setting, port, holder=f"container {holder.name}")
 
 
 def _published(container: Container) -> list[int]:
@@ -306,30 +279,8 @@ def _held_by(container: Container) -> str | None:
         return None
 
 
-def _lives(container: Container) -> bool:
-    return container.status in ("running", "restarting", "paused") or _young(container.attrs["Created"])
-
-
-def _young(created: str) -> bool:
-    """Docker's time stamp is of the last moments: 2026-01-31T23:59:59.123456789Z, or +02:00 in place of the Z."""
-    moment = datetime.fromisoformat(re.sub(r"\.[0-9]+", "", created).replace("Z", "+00:00"))
-    return (datetime.now(timezone.utc) - moment).total_seconds() < _YOUNG_SECONDS
-
-
-def _projects(client: DockerClient) -> set[str]:
-    """Every project that left something, but for networks and volumes that were created just now."""
-    ours = {"label": PROJECT_LABEL}
-    names = {
-        c.labels[PROJECT_LABEL]
-        for c in client.containers.list(all=True, ignore_removed=True, filters=ours)
-        if ROLE_LABEL in c.labels
-    }
-    things = [(n.attrs["Created"], n) for n in client.networks.list(filters=ours)]
-    things += [(v.attrs["CreatedAt"], v) for v in client.volumes.list(filters=ours)]
-    return names | {thing.attrs["Labels"][PROJECT_LABEL] for created, thing in things if not _young(created)}
-
-
-def _tell_removed(removed: list[str], as_json: bool, nothing: str) -> None:
+def tell_removed(removed: list[str], as_json: bool, nothing: str) -> None:
+    """What was removed, or the line that says nothing was."""
     if as_json:
         print(json.dumps({"removed": removed}))
     else:

@@ -10,7 +10,7 @@ from docker.errors import APIError, DockerException
 from hypothesis import given
 from hypothesis import strategies as some
 
-from monitor import cluster, engine, images
+from monitor import cluster, engine, images, leftovers
 from monitor.cluster_settings import SHM_BYTES, ClusterSettings, check_port, project
 from monitor.errors import BAD_INPUT, FAILED, UserError
 from trainer.spec import MAX_NODES
@@ -122,7 +122,7 @@ def test_project_has_a_default():
     assert project({}) == "syncbed" and project({"PROJECT": "mine-2"}) == "mine-2"
 
 
-@pytest.mark.parametrize("handler", [cluster.up, cluster.down, cluster.status, cluster.logs, cluster.clean])
+@pytest.mark.parametrize("handler", [cluster.up, cluster.down, cluster.status, cluster.logs, leftovers.clean])
 def test_without_an_engine_every_command_says_so(handler, monkeypatch, tmp_path):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing.sock")
     with pytest.raises(UserError, match=r"no Docker engine answers at unix://.*: start it") as refused:
@@ -130,7 +130,7 @@ def test_without_an_engine_every_command_says_so(handler, monkeypatch, tmp_path)
     assert refused.value.exit_code == BAD_INPUT
 
 
-@pytest.mark.parametrize("handler", [cluster.down, cluster.status, cluster.logs, cluster.clean])
+@pytest.mark.parametrize("handler", [cluster.down, cluster.status, cluster.logs, leftovers.clean])
 def test_unknown_settings_are_refused_before_the_engine_is_asked(handler, monkeypatch):
     monkeypatch.setattr(engine, "connect", lambda: pytest.fail("asked the engine"))
     with pytest.raises(UserError, match="PROJCT=x: no such setting; did you mean PROJECT"):

@@ -1,0 +1,65 @@
+"""`syncbed clean`: what crashed runs, interrupted commands and killed tests left on the engine."""
+
+import re
+from contextlib import suppress
+from datetime import datetime, timezone
+
+from docker import DockerClient
+from docker.models.containers import Container
+
+from monitor import engine, images
+from monitor.cluster import remove_containers, remove_project, tell_removed
+from monitor.cluster_settings import project, refuse_unknown
+from monitor.engine import PROJECT_LABEL, ROLE_LABEL
+from monitor.errors import RunFailed
+
+_YOUNG_SECONDS = 120  # what is younger may belong to a cluster that is being started right now
+
+
+def clean(settings: dict[str, str], args) -> int:
+    """Remove what crashed runs and tests left: ranks nobody holds, half-dead clusters, carriers, old images."""
+    refuse_unknown(settings, ("PROJECT",))
+    only = project(settings) if "PROJECT" in settings else None
+    client = engine.connect()
+    removed = []
+    with engine.guard():
+        everything = client.containers.list(all=True, ignore_removed=True, filters={"label": PROJECT_LABEL})
+        alive = {c.labels[PROJECT_LABEL] for c in everything if c.labels.get(ROLE_LABEL) == "node" and _lives(c)}
+        for container in everything:
+            mine = only in (None, container.labels[PROJECT_LABEL])
+            # Without a role: it carried data into a volume, and its maker died before removing it.
+            if mine and ROLE_LABEL not in container.labels and not _young(container.attrs["Created"]):
+                removed += remove_containers([container])
+            elif mine and container.labels.get(ROLE_LABEL) == "node" and container.status == "running":
+                with suppress(RunFailed):  # `check` ends ranks that no launcher holds any more, and says which
+                    pids = engine.node_facts(container)["leftovers"]
+                    removed += [f"process {pid} in {container.name}" for pid in pids]
+        for dead in sorted(_projects(client) - alive):
+            if only in (None, dead):
+                removed += remove_project(client, dead)
+        removed += [f"image {tag}" for tag in images.remove_old(client)] if only is None else []
+    tell_removed(removed, args.json, "nothing was left behind")
+    return 0
+
+
+def _lives(container: Container) -> bool:
+    return container.status in ("running", "restarting", "paused") or _young(container.attrs["Created"])
+
+
+def _young(created: str) -> bool:
+    """Docker's time stamp is of the last moments: 2026-01-31T23:59:59.123456789Z, or +02:00 in place of the Z."""
+    moment = datetime.fromisoformat(re.sub(r"\.[0-9]+", "", created).replace("Z", "+00:00"))
+    return (datetime.now(timezone.utc) - moment).total_seconds() < _YOUNG_SECONDS
+
+
+def _projects(client: DockerClient) -> set[str]:
+    """Every project that left something, but for networks and volumes that were created just now."""
+    ours = {"label": PROJECT_LABEL}
+    names = {
+        c.labels[PROJECT_LABEL]
+        for c in client.containers.list(all=True, ignore_removed=True, filters=ours)
+        if ROLE_LABEL in c.labels
+    }
+    things = [(n.attrs["Created"], n) for n in client.networks.list(filters=ours)]
+    things += [(v.attrs["CreatedAt"], v) for v in client.volumes.list(filters=ours)]
+    return names | {thing.attrs["Labels"][PROJECT_LABEL] for created, thing in things if not _young(created)}
