@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 SYNCBED := $(VENV)/bin/syncbed
-UV := $(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python
+UV := $(VENV)/bin/uv pip install --quiet --compile-bytecode --python $(VENV)/bin/python
 UV_VERSION := 0.13.9
 COMMANDS := images data runs doctor clean logs
 

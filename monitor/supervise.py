@@ -183,13 +183,14 @@ class Supervisor:
         for rank, name, state in named:
             if state.exited and state.exited.signal:
                 return self._failure("killed", rank, f"{name} was killed by {state.exited.signal}")
+        for rank, name, state in named:
+            if state.ended and not state.exited and not state.stopped:
+                return self._failure("lost", rank, f"{name} is gone: its node stopped or the engine went away")
         own = [(s.failed.time, r, n, s.failed) for r, n, s in named if s.failed and s.failed.kind in OWN_KINDS]
         if own:
             _, rank, name, failed = min(own)
             return self._failure(OWN_KINDS[failed.kind], rank, f"{name}: {failed.message}")
         for rank, name, state in named:
-            if state.ended and not state.exited and not state.stopped:
-                return self._failure("lost", rank, f"{name} is gone: its node stopped or the engine went away")
             if state.exited and state.exited.code and not state.failed:
                 return self._failure("error", rank, f"{name} ended with exit code {state.exited.code}")
         for rank, name, state in named:

@@ -35,6 +35,9 @@ def syncbed(folder: Path, *words: str, **environment: str) -> subprocess.Complet
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
 
 
+STARTED: list["Orchestrator"] = []  # tests/conftest.py ends what a failed test leaves
+
+
 class Orchestrator:
     """One `syncbed run`: its output so far, the events it recorded, and what it left."""
 
@@ -45,6 +48,7 @@ class Orchestrator:
         if not data.exists():
             write_cifar(data)
         words = {"MODEL": "vgg11", "DATA_DIR": data, "BATCH": 8, "STEPS": 3} | settings
+        STARTED.append(self)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "monitor.cli", "run", *(f"{name}={value}" for name, value in words.items())],
             cwd=folder,

@@ -114,9 +114,11 @@ def run(rank: Rank) -> None:
     wire = connect(rank, spec, place)
     torch_start.without_compiler()
     out = os.environ.get("SYNCBED_OUT")
-    job = Run(spec, prepared.load(Path(folder)), wire, rank.tell, Path(out) if out else None, environment.has_bf16())
-    job.train()
-    job.evaluate()
+    data = prepared.load(Path(folder))
+    with wire.errors("the run"):  # torch talks to the other ranks in places of its own too, DDP's forward among them
+        job = Run(spec, data, wire, rank.tell, Path(out) if out else None, environment.has_bf16())
+        job.train()
+        job.evaluate()
     rank.tell(events.Finished(rank=place.rank, peak_memory_bytes=peak_memory(), cpu_seconds=sum(os.times()[:2])))
     wire.close()
 

@@ -1,5 +1,6 @@
 """What tests on real containers share: the session's cluster as they see it, and the command as a user runs it."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import docker
 from monitor import engine
 from monitor.cluster import containers
 
-PROJECT = "syncbed-test"
+PROJECT = os.environ.get("SYNCBED_TEST_PROJECT", "syncbed-test")  # two sessions on one machine need two names
 NODES = 4
 
 

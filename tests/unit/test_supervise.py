@@ -156,6 +156,12 @@ def test_a_stream_that_ends_without_a_word_means_the_node_is_gone():
     assert (failure.kind, failure.rank) == ("lost", 0)
 
 
+def test_a_lost_node_outranks_what_it_made_another_rank_say():
+    shaken = [ready(0), step(0), failed(0, "own", "RuntimeError: Connection reset by peer"), exited(0, 1)]
+    _, failure, _ = supervise([shaken, [ready(1), step(1)]])
+    assert (failure.kind, failure.rank) == ("lost", 1)
+
+
 def test_an_exit_code_without_a_word_is_an_error_with_the_last_lines():
     _, failure, _ = supervise([["Traceback", "ImportError: torch", exited(0, 1)], finished(1)])
     assert (failure.kind, failure.rank) == ("error", 0)

@@ -1,0 +1,193 @@
+"""`syncbed run` on real containers: the figures, and that whatever dies, the run ends, names it and leaves nothing."""
+
+import csv
+import json
+import signal
+
+import pytest
+from orchestrator import Orchestrator, wait_until, write_cifar
+from testbed import syncbed
+
+from monitor.errors import UserError
+from monitor.runtime import docker as docker_runtime
+from trainer.spec import RunSpec
+
+LONG = {"STEPS": 2000}  # ended by the test, long before its last step
+RANKS = """
+import pathlib
+for environ in pathlib.Path("/proc").glob("[0-9]*/environ"):
+    try:
+        if b"SYNCBED_RUN_ID=" in environ.read_bytes():
+            print(environ.parent.name)
+    except OSError:
+        pass
+"""
+
+
+def start(cluster, folder, **settings):
+    return Orchestrator(folder, RUNTIME="docker", PROJECT=cluster.project, **{"BATCH": 16} | settings)
+
+
+def ranks_in(container) -> list[str]:
+    """Process ids of ranks inside a node."""
+    code, out = container.exec_run(["python", "-c", RANKS])
+    return out.decode().split() if code == 0 else ["unknown"]
+
+
+def nothing_left(cluster):
+    wait_until(lambda: all(ranks_in(node) == [] for node in cluster.nodes))
+
+
+@pytest.fixture(scope="module")
+def finished(cluster, tmp_path_factory):
+    """One run that went well, for all tests that only read it."""
+    run = start(cluster, tmp_path_factory.mktemp("finished"), STEPS=4)
+    run.code, run.out = run.finish()
+    assert run.code == 0, run.out
+    return run
+
+
+def test_a_run_on_four_nodes_leaves_its_whole_result(finished, cluster):
+    result = finished.result()
+    assert (result["status"], result["runtime"], result["warnings"]) == ("finished", "docker", [])
+    assert [(rank["rank"], rank["node"]) for rank in result["ranks"]] == [(i, f"trainer-{i}") for i in range(4)]
+    assert (result["samples_seen"], result["distinct_samples"], result["test_samples_counted"]) == (64, 64, 13)
+    for rank in result["ranks"]:
+        assert rank["sent_bytes"] == 4 * 9_231_114 * 4 * 2 * 3 // 4
+        assert rank["network_sent_bytes"] > rank["sent_bytes"]
+        assert rank["throttled_seconds"] > 0  # half a core each
+        assert rank["node_peak_memory_bytes"] > 150e6
+    checkpoint = finished.run / result["checkpoints"][0]["path"]
+    assert checkpoint.stat().st_size == result["checkpoints"][0]["bytes"]
+    nothing_left(cluster)
+    assert cluster.node(0).exec_run(["ls", "/runs"]).output == b""  # fetched, and removed there
+
+
+def test_prometheus_saw_every_node_each_second(finished):
+    with (finished.run / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["node"] for row in rows} == {f"trainer-{i}" for i in range(4)}
+    for node in {row["node"] for row in rows}:
+        own = [row for row in rows if row["node"] == node]
+        span = float(own[-1]["time"]) - float(own[0]["time"])
+        assert len(own) >= 0.8 * span
+        assert max(float(row["training_step"] or 0) for row in own) == 4
+
+
+@pytest.mark.parametrize(("sign", "kind"), [("KILL", "killed"), ("STOP", "frozen")])
+def test_a_lost_rank_ends_the_run_and_is_named(cluster, tmp_path, sign, kind):
+    run = start(cluster, tmp_path, **LONG, DEADLINE=12)
+    run.wait_for("step", rank=2)
+    (pid,) = ranks_in(cluster.node(2))
+    code, out = cluster.node(2).exec_run(["sh", "-c", f"kill -{sign} {pid}"])
+    assert code == 0, out
+    code, out = run.finish()
+    error = run.result()["error"]
+    assert (code, error["kind"], error["rank"]) == (1, kind, 2), out
+    assert "rank 2 (trainer-2)" in out
+    nothing_left(cluster)
+
+
+def test_a_node_that_is_stopped_ends_the_run_and_is_named(cluster, tmp_path):
+    run = start(cluster, tmp_path, **LONG, DEADLINE=12)
+    run.wait_for("step", rank=3)
+    cluster.node(3).kill()
+    code, out = run.finish()
+    error = run.result()["error"]
+    cluster.node(3).start()
+    wait_until(lambda: cluster.node(3).attrs["State"]["Health"]["Status"] == "healthy", 60)
+    assert (code, error["rank"]) == (1, 3), out
+    assert error["kind"] in ("killed", "lost")
+    nothing_left(cluster)
+
+
+def test_a_node_out_of_memory_is_told_from_a_kill(cluster, tmp_path):
+    node = cluster.node(1)
+    asked = node.attrs["HostConfig"]
+    node.update(mem_limit="150m", memswap_limit="150m")
+    try:
+        large = write_cifar(tmp_path / "large", train=1024)
+        run = start(cluster, tmp_path, BATCH=512, STEPS=4, DATA_DIR=large)
+        code, out = run.finish()
+    finally:
+        node.update(mem_limit=asked["Memory"], memswap_limit=asked["MemorySwap"])
+    error = run.result()["error"]
+    assert (code, error["kind"], error["rank"]) == (1, "out_of_memory", 1), out
+
+
+def test_a_second_run_is_refused_with_the_first_ones_id(cluster, tmp_path):
+    run = start(cluster, tmp_path, **LONG)
+    run.wait_for("step")
+    first = run.run.name
+    (tmp_path / "second").mkdir()
+    code, out = start(cluster, tmp_path / "second").finish()
+    assert code == 2
+    assert f"run {first} is on the cluster now" in out
+    assert not list((tmp_path / "second").glob("runs/*"))
+    held = json.loads(syncbed("status", f"PROJECT={cluster.project}", "--json").stdout)
+    assert {node["run"] for node in held["nodes"]} == {first}
+    run.process.send_signal(signal.SIGINT)
+    code, _ = run.finish()
+    assert (code, run.result()["error"]["kind"]) == (1, "interrupted")
+    nothing_left(cluster)
+
+
+@pytest.mark.parametrize("moment", ["started", "step"])
+def test_a_killed_orchestrator_leaves_no_rank_and_the_next_run_works_at_once(cluster, tmp_path, moment):
+    run = start(cluster, tmp_path, **LONG)
+    run.wait_for(moment)
+    run.process.kill()
+    run.process.communicate()
+    code, out = start(cluster, tmp_path, STEPS=1).finish()
+    assert code == 0, out
+    nothing_left(cluster)
+
+
+def test_more_nodes_than_the_cluster_has_are_refused(cluster, tmp_path):
+    code, out = start(cluster, tmp_path, NODES=8).finish()
+    assert code == 2
+    assert "NODES=8: the cluster has 4; `make cluster-up NODES=8` makes it larger" in out
+
+
+def test_a_part_of_the_cluster_will_do(cluster, tmp_path):
+    run = start(cluster, tmp_path, SYNC="single", STEPS=1)
+    code, out = run.finish()
+    assert code == 0, out
+    assert [rank["node"] for rank in run.result()["ranks"]] == ["trainer-0"]
+    assert run.result()["ranks"][0]["sent_bytes"] == 0
+
+
+def test_a_cluster_of_an_older_image_is_refused(cluster, monkeypatch):
+    monkeypatch.setattr(docker_runtime, "code_hash", lambda: "0" * 64)
+    runtime = docker_runtime.DockerRuntime.find(cluster.project, required=True)
+    with pytest.raises(UserError, match=r"older image .* `make cluster-up` rebuilds it"):
+        runtime.preflight(RunSpec())
+
+
+def test_limits_that_are_not_in_force_are_found(cluster):
+    runtime = docker_runtime.DockerRuntime.find(cluster.project, required=True)
+    runtime._containers["trainer-1"].attrs["HostConfig"]["NanoCpus"] = 1_700_000_000
+    with pytest.raises(UserError, match=r"node trainer-1: CPUS=1.7 was asked for, 0.5 is in force"):
+        runtime.preflight(RunSpec())
+
+
+def test_without_prometheus_the_run_still_succeeds_with_a_warning(cluster, tmp_path):
+    prometheus = cluster.service("prometheus")
+    prometheus.stop()
+    try:
+        run = start(cluster, tmp_path, SYNC="single", STEPS=1)
+        code, out = run.finish()
+    finally:
+        prometheus.start()
+        wait_until(lambda: cluster.service("prometheus").attrs["State"]["Health"]["Status"] == "healthy", 60)
+    assert code == 0, out
+    assert "Prometheus" in run.result()["warnings"][0]
+    assert (run.run / "metrics.csv").read_text().startswith("time,node,")
+
+
+def test_the_engine_is_named_when_it_does_not_answer(tmp_path, monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
+    done = syncbed("run", "RUNTIME=docker")
+    assert done.returncode == 2
+    assert "no Docker engine answers" in done.stderr
+    assert done.stderr.count("\n") == 1
