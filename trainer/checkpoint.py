@@ -1,6 +1,6 @@
 """Checkpoints: written whole or not at all, and loadable without executing code from them.
 
-    torch.load(path, weights_only=True) -> {"schema", "spec", "step", "epoch", "model", "optimizer", "rng"}
+torch.load(path, weights_only=True) -> {"schema", "spec", "step", "epoch", "model", "optimizer", "rng"}
 """
 
 import os

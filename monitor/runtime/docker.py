@@ -84,16 +84,11 @@ class DockerRuntime(Runtime):
                 state = container.status if container else "missing"
                 raise UserError(f"node {name} is {state}; `make cluster-up` mends it, `make logs` shows why")
         with ThreadPoolExecutor(len(names)) as pool:
-            facts = list(pool.map(self.check, names))
+            facts = list(pool.map(lambda name: engine.node_facts(self._containers[name]), names))
         for name, fact in zip(names, facts, strict=True):
             self._judge(name, fact, names)
         self._port = facts[0]["free_port"]
         self._data_present = set.intersection(*(set(fact["data"]) for fact in facts))
-
-    def check(self, name: str) -> dict:
-        """What the node says of itself, see monitor/node.py."""
-        out = self._exec(name, [PYTHON, "-m", "monitor.node", "check"])
-        return json.loads(out)
 
     def _judge(self, name: str, fact: dict, names: list[str]) -> None:
         """Raise UserError with the one thing that keeps this node from taking part."""
@@ -198,17 +193,8 @@ class DockerRuntime(Runtime):
         return None
 
     def release(self, job: Job) -> None:
-        self._exec("trainer-0", ["rm", "-rf", f"/runs/{job.run_id}"])
-
-    def _exec(self, name: str, command: list[str]) -> str:
-        """Run a short command in a node; its standard output. RunFailed with its last line when it fails."""
-        exec_id = self._api.exec_create(self._containers[name].id, command)["Id"]
-        out, err = self._api.exec_start(exec_id, demux=True)
-        code = self._api.exec_inspect(exec_id)["ExitCode"]
-        if code:
-            last = (err or out or b"no output").decode(errors="replace").strip().splitlines()[-1]
-            raise RunFailed(f"node {name}: {' '.join(command)} ended with {code}: {last}")
-        return (out or b"").decode()
+        with engine.guard():
+            self._containers[self.node_name(0)].exec_run(["rm", "-rf", f"/runs/{job.run_id}"])
 
 
 class DockerRank(RankHandle):

@@ -57,9 +57,7 @@ def spec_of(sync: str, nodes: int) -> RunSpec:
 DISTRIBUTED = [name for name, strategy in REAL_STRATEGIES.items() if strategy.distributed]
 
 
-@pytest.mark.parametrize(
-    ("sync", "nodes"), [("single", 1)] + [(name, n) for name in DISTRIBUTED for n in (1, 2, 3, 4)]
-)
+@pytest.mark.parametrize(("sync", "nodes"), [("single", 1)] + [(name, n) for name in DISTRIBUTED for n in (1, 2, 3, 4)])
 def test_equals_plain_sgd_on_the_joined_batch(sync, nodes, data, plain, tmp_path):
     losses, weights, (test_loss, test_accuracy), distinct = plain
     spec = spec_of(sync, nodes)

@@ -1,7 +1,7 @@
 """A prepared data set: a folder of plain arrays with a manifest, made once by the monitor, only read here.
 
-    manifest.json                       names, shape, classes, mean and std; written last
-    train_images.npy  uint8 (N,C,H,W)   train_labels.npy  int64 (N,)    and the same for test
+manifest.json                       names, shape, classes, mean and std; written last
+train_images.npy  uint8 (N,C,H,W)   train_labels.npy  int64 (N,)    and the same for test
 """
 
 import json
