@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from monitor import data, results, runtime, summary
-from monitor.errors import BAD_INPUT, FAILED, RunFailed, UserError
+from monitor.errors import BAD_INPUT, FAILED, Busy, RunFailed, UserError
 from monitor.progress import Progress
 from monitor.runtime.base import Job, Runtime
 from monitor.sampling import Row, write_csv
@@ -96,7 +96,7 @@ class Recorder:
         self._couriers = ThreadPoolExecutor(1)  # checkpoints are fetched beside the stream, in order
 
     def follow(self) -> dict:
-        """Run, then write what came of it, however it ended. Raises UserError when another run holds the nodes."""
+        """Run, then write what came of it, however it ended. Raises Busy when another run holds the nodes."""
         results.save(self.result, self.folder)
         (self.folder / "spec.json").write_text(self.spec.to_json() + "\n")
         with suppress(OSError):
@@ -110,9 +110,11 @@ class Recorder:
             ):
                 failure = self.supervisor.run()
             rows = self._rows()
-        except UserError:
+        except Busy:
             shutil.rmtree(self.folder)  # nothing ran
             raise
+        except UserError as error:
+            failure = failure or Failure("engine", str(error))
         except KeyboardInterrupt:
             failure = failure or Failure("interrupted", "interrupted after the last step")
         except OSError as error:

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import Empty, Queue
 
-from monitor.errors import UserError
-from monitor.runtime.base import BUSY, Job, RankHandle, Runtime, Said
+from monitor.errors import Busy
+from monitor.runtime.base import Job, RankHandle, Runtime, Said
 from trainer import events
 
 STARTUP_SILENCE_SECONDS = 90.0  # importing torch from a cold disk keeps even the heartbeat waiting
@@ -72,7 +72,7 @@ class Supervisor:
     def run(self) -> Failure | None:
         """Run to the end. None when every rank finished; never leaves a rank behind, whatever is raised.
 
-        Raises UserError when another run holds a node.
+        Raises Busy when another run holds a node, UserError when the runtime cannot start a rank.
         """
         try:
             self._start()
@@ -87,7 +87,7 @@ class Supervisor:
                     rank.handle.close()
         for rank in self.ranks:
             if rank.busy:
-                raise UserError(BUSY.format(run=rank.busy))
+                raise Busy(rank.busy)
         return self._verdict()
 
     def _start(self) -> None:

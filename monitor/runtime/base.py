@@ -10,8 +10,6 @@ from queue import Queue
 from monitor.sampling import Row
 from trainer.spec import RunSpec
 
-BUSY = "run {run} is on the cluster now; wait for it to end, or stop it with Ctrl-C there"
-
 
 @dataclass(frozen=True)
 class Said:

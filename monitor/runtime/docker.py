@@ -19,9 +19,9 @@ from queue import Queue
 from docker.utils import socket as docker_socket
 
 from monitor import engine, prometheus
-from monitor.errors import RunFailed, UserError
+from monitor.errors import Busy, RunFailed, UserError
 from monitor.images import code_hash
-from monitor.runtime.base import BUSY, Job, Lines, RankHandle, Runtime, Said
+from monitor.runtime.base import Job, Lines, RankHandle, Runtime, Said
 from monitor.sampling import Row
 from trainer.spec import RunSpec
 
@@ -94,7 +94,7 @@ class DockerRuntime(Runtime):
         """Raise UserError with the one thing that keeps this node from taking part."""
         again = "`make cluster-down cluster-up` starts the cluster afresh"
         if fact["run"]:
-            raise UserError(BUSY.format(run=fact["run"]))
+            raise Busy(fact["run"])
         if fact["code"] != code_hash():
             raise UserError(
                 f"the cluster runs an older image (code {fact['code'][:12] or 'unknown'}, this folder has "
@@ -122,6 +122,10 @@ class DockerRuntime(Runtime):
         if folder.name in self._data_present:
             return
         # Ranks see /data read-only: a container that is never started carries the volume while Docker unpacks into it.
+        with engine.guard():
+            self._carry(folder)
+
+    def _carry(self, folder: Path) -> None:
         carrier = self._client.containers.create(
             self._containers["trainer-0"].image.id,
             labels={engine.PROJECT_LABEL: self._project},
@@ -158,16 +162,17 @@ class DockerRuntime(Runtime):
         }
         command = [PYTHON, "-m", "monitor.node", "run"]
         container = self._containers[self.node_name(rank)]
-        exec_id = self._api.exec_create(container.id, command, stdin=True)["Id"]
-        stream = self._api.exec_start(exec_id, socket=True)
+        with engine.guard():
+            exec_id = self._api.exec_create(container.id, command, stdin=True)["Id"]
+            stream = self._api.exec_start(exec_id, socket=True)
         return DockerRank(self._api, exec_id, stream, request, rank, said)
 
     def fetch(self, job: Job, path: str) -> str:
         relative = str(PurePosixPath(path).relative_to(f"/runs/{job.run_id}"))
         target = job.run_folder / relative
         target.parent.mkdir(exist_ok=True)
-        chunks, _ = self._containers[self.node_name(0)].get_archive(path)
-        with tempfile.TemporaryFile() as bundle:
+        with engine.guard(), tempfile.TemporaryFile() as bundle:
+            chunks, _ = self._containers[self.node_name(0)].get_archive(path)
             for chunk in chunks:
                 bundle.write(chunk)
             bundle.seek(0)
