@@ -5,24 +5,25 @@
 Starts the real agent beside a process that has written a rank's training figures, scrapes it over one kept connection
 as Prometheus does, and takes the CPU time that the kernel charged the agent for (the client's is not in it). Targets:
 at most 1 % of one core and less than 64 MiB. `--process` measures the agent of RUNTIME=local, which watches a process
-tree. Prints one JSON object; exit code 1 when a target was missed.
+tree. Keeps and prints one JSON object; exit code 1 when a target was missed.
 """
 
 import argparse
 import http.client
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 
 import psutil
 
-ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.common import ROOT, publish
+
 MOST_PERCENT, MOST_BYTES = 1.0, 64 * 2**20
 RANK = """
 import sys
@@ -86,20 +87,13 @@ def main() -> int:
     args = parser.parse_args()
     result = measure(args.scrapes, args.interval, args.process)
     met = result["percent_of_one_core_at_1s"] <= MOST_PERCENT and result["resident_bytes"] < MOST_BYTES
-    machine = {
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
-        "kernel": platform.release(),
-        "load_1m": round(os.getloadavg()[0], 2),
+    spec = {
+        "scrapes": args.scrapes,
+        "interval_seconds": args.interval,
+        "watches": "processes" if args.process else "cgroup",
     }
-    versions = {"python": platform.python_version(), "prometheus-client": version("prometheus-client")}
-    print(json.dumps({**result, "targets_met": met, "machine": machine, "versions": versions}, indent=2))
+    publish("agent_cost_local" if args.process else "agent_cost", {**result, "targets_met": met}, spec)
     return 0 if met else 1
-
-
-def _cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 if __name__ == "__main__":

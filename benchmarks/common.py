@@ -26,7 +26,7 @@ def publish(name: str, figures: dict, spec: dict) -> None:
     """Print the figures and keep them in benchmarks/results/, with the machine, versions and spec they belong to."""
     versions = {package: version(package) for package in ("torch", "numpy", "docker", "prometheus-client")}
     record = {
-        "command": f"python benchmarks/{name}.py",
+        "command": "python " + " ".join(sys.argv),
         "figures": figures,
         "spec": spec,
         "machine": host(),
