@@ -36,7 +36,10 @@ def main(argv: list[str] | None = None) -> int:
     if "DEBUG=1" in args.settings:
         os.environ["DEBUG"] = "1"
     try:
-        settings = parse_settings(args.settings) | (make_settings(dict(os.environ)) if args.from_make else {})
+        settings = parse_settings(args.settings)
+        if args.from_make:
+            settings |= make_settings(dict(os.environ))
+            warn_of_ignored(args.command, settings, dict(os.environ))
         settings.pop("DEBUG", None)
         module, handler = COMMANDS[args.command][0].split(":")
         return getattr(import_module(module), handler)(settings, args) or 0
@@ -81,6 +84,14 @@ def make_settings(environment: dict[str, str]) -> dict[str, str]:
     flags = re.split(r"(?<!\\) ", environment.get("MAKEFLAGS", ""))
     names = [m[1] for flag in flags if (m := re.match(r"([A-Za-z_][A-Za-z0-9_]*):?=", flag))]
     return {name: environment[name] for name in names if name in environment and name not in MAKEFILE_WORDS}
+
+
+def warn_of_ignored(command: str, settings: dict[str, str], environment: dict[str, str]) -> None:
+    """Say that `SYNC=single make run` does not set SYNC: the environment is no place for settings."""
+    words = {f.metadata["setting"] for f in fields(RunSpec)} if command == "run" else set()
+    for name in sorted(words & environment.keys() - settings.keys()):
+        value = environment[name]
+        print(f"warning: {name}={value} in the environment is ignored; make run {name}={value} sets it", file=sys.stderr)
 
 
 def settings_help(command: str) -> str:

@@ -45,6 +45,14 @@ def test_makes_own_words_and_the_users_environment_are_no_settings(tmp_path):
     assert from_make(tmp_path, "-j2", "-k") == {}
 
 
+def test_a_setting_in_the_environment_is_ignored_with_a_warning(capsys):
+    cli.warn_of_ignored("run", {"MODEL": "vgg11"}, {"SYNC": "single", "MODEL": "vgg11", "HOME": "/"})
+    said = capsys.readouterr().err
+    assert said == "warning: SYNC=single in the environment is ignored; make run SYNC=single sets it\n"
+    cli.warn_of_ignored("down", {}, {"SYNC": "single"})
+    assert capsys.readouterr().err == ""
+
+
 def one_line(capsys):
     err = capsys.readouterr().err
     assert err.startswith("syncbed: ")
