@@ -90,8 +90,8 @@ def warn_of_ignored(command: str, settings: dict[str, str], environment: dict[st
     """Say that `SYNC=single make run` does not set SYNC: the environment is no place for settings."""
     words = {f.metadata["setting"] for f in fields(RunSpec)} if command == "run" else set()
     for name in sorted(words & environment.keys() - settings.keys()):
-        value = environment[name]
-        print(f"warning: {name}={value} in the environment is ignored; make run {name}={value} sets it", file=sys.stderr)
+        word = f"{name}={environment[name]}"
+        print(f"warning: {word} in the environment is ignored; make run {word} sets it", file=sys.stderr)
 
 
 def settings_help(command: str) -> str:
