@@ -9,17 +9,18 @@ UV_VERSION := 0.13.9
 COMMANDS := images data runs doctor clean logs
 
 .DEFAULT_GOAL := help
-.PHONY: help run test cluster-up cluster-down cluster-status show torch lint $(COMMANDS)
+.PHONY: help run test tensorboard cluster-up cluster-down cluster-status show torch lint $(COMMANDS)
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "  syncbed run --help  lists every setting of a run (the command is in $(VENV)/bin)"
+	@echo "  $(SYNCBED) run --help  lists every setting of a run"
 
 run: $(VENV)/.ready ## train once: on the cluster if one is up, else as local processes (SYNC= MODEL= DATA= NODES= ...)
 	@if [ ! -e $(VENV)/.torch ]; then \
 	  where=$$($(SYNCBED) where --from-make) || exit $$?; \
 	  if [ "$$where" = local ]; then $(MAKE) --no-print-directory torch; fi; \
 	fi
+	@if [ "$(TENSORBOARD)" = 1 ]; then $(MAKE) --no-print-directory $(VENV)/.tensorboard; fi
 	@$(SYNCBED) run --from-make
 
 test: $(VENV)/.dev $(VENV)/.torch ## unit and local tests, and the cluster tests where a Docker engine answers
@@ -37,8 +38,11 @@ cluster-status: $(VENV)/.ready ## the nodes, their limits and the run on them
 show: $(VENV)/.ready ## one run's summary (RUN=latest)
 	@$(SYNCBED) show $(or $(RUN),latest) --from-make
 
+tensorboard: $(VENV)/.tensorboard ## show what runs with TENSORBOARD=1 wrote, on 127.0.0.1 (PORT=6006 RUNS_DIR=runs)
+	@$(VENV)/bin/tensorboard --logdir "$(or $(RUNS_DIR),runs)" --host 127.0.0.1 --port $(or $(PORT),6006)
+
 images: ## build or pull the cluster's images (BASE_IMAGE= WHEEL_INDEX= CA_BUNDLE=)
-data: ## fetch, check and prepare a data set (DATA=cifar10 DATA_DIR=)
+data: ## fetch, check and prepare a data set (DATA=cifar10 DATA_DIR= MODEL=)
 runs: ## list the runs
 doctor: ## check this machine and say what would fix it
 clean: ## remove what crashed runs left behind
@@ -55,6 +59,7 @@ lint: $(VENV)/.dev ## ruff
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "syncbed: $(PYTHON) is older than 3.10; name a newer one: make PYTHON=python3.12 ..." >&2; exit 2; }
+	@[ -w . ] || { echo "syncbed: this folder cannot be written, and $(VENV) goes here" >&2; exit 2; }
 	@echo "setting up $(VENV) (once)"
 	@$(PYTHON) -m venv $(VENV) || { echo "syncbed: no venv module; on Debian: apt-get install python3-venv" >&2; exit 2; }
 	@$(VENV)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
@@ -64,6 +69,11 @@ $(VENV)/.ready: pyproject.toml
 $(VENV)/.dev: $(VENV)/.ready
 	@echo "installing the test tools into $(VENV) (once)"
 	@$(UV) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.tensorboard: images/trainer/requirements.txt $(VENV)/.ready
+	@echo "installing tensorboard into $(VENV) (once)"
+	@$(UV) --editable '.[tensorboard]'
 	@touch $@
 
 $(VENV)/.torch: images/trainer/torch.txt $(VENV)/.ready

@@ -139,18 +139,18 @@ class _Handler(BaseHTTPRequestHandler):
         """Silent: a line per scrape would be all there is to read in `make logs`."""
 
 
-def build(node: str, process: int | None, port: int, world_size: int | None, folder: Path) -> Server:
+def build(node: str, processes: list[int], port: int, world_size: int | None, folder: Path) -> Server:
     """The agent's server, bound but not yet serving. Raises OSError when the port cannot be had."""
     registry = CollectorRegistry()
-    if process is None:
+    if not processes:
         registry.register(NodeCollector({"name": node, "source": "cgroup"}, cgroup.read, container_network))
     else:
         from monitor.process_tree import ProcessTree  # psutil only where it is needed: it costs memory
 
         info = {"name": node, "source": "process"}
-        registry.register(NodeCollector(info, ProcessTree(process).read, loopback_network))
+        registry.register(NodeCollector(info, ProcessTree(processes).read, loopback_network))
     registry.register(TrainingCollector(folder))
-    return Server(("127.0.0.1" if process else "0.0.0.0", port), registry, world_size)
+    return Server(("127.0.0.1" if processes else "0.0.0.0", port), registry, world_size)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -159,7 +159,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=PORT, help=f"port to listen on; 0: any free one (default {PORT})")
     name = os.environ.get("NODE_NAME") or socket.gethostname()
     parser.add_argument("--node", default=name, help="this node's name (default NODE_NAME, else the host's name)")
-    parser.add_argument("--process", type=int, metavar="PID", help="watch this process and its descendants, no cgroup")
+    watched = "watch this process and its descendants, no cgroup; may be given again"
+    parser.add_argument("--process", type=int, metavar="PID", action="append", default=[], help=watched)
     parser.add_argument("--watch-stdin", action="store_true", help="end when standard input closes")
     args = parser.parse_args(arguments)
     size = os.environ.get("WORLD_SIZE")

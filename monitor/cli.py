@@ -5,7 +5,6 @@ import os
 import re
 import sys
 import traceback
-from dataclasses import fields
 from importlib import import_module
 
 from monitor.errors import BAD_INPUT, FAILED, UserError
@@ -88,21 +87,31 @@ def make_settings(environment: dict[str, str]) -> dict[str, str]:
 
 def warn_of_ignored(command: str, settings: dict[str, str], environment: dict[str, str]) -> None:
     """Say that `SYNC=single make run` does not set SYNC: the environment is no place for settings."""
-    words = {f.metadata["setting"] for f in fields(RunSpec)} if command == "run" else set()
-    for name in sorted(words & environment.keys() - settings.keys()):
+    for name in sorted(settings_of(command).keys() & environment.keys() - settings.keys()):
         word = f"{name}={environment[name]}"
-        print(f"warning: {word} in the environment is ignored; make run {word} sets it", file=sys.stderr)
+        print(
+            f"warning: {word} in the environment is ignored; it counts behind the word make: make ... {word}",
+            file=sys.stderr,
+        )
+
+
+def settings_of(command: str) -> dict[str, str]:
+    """The settings that a command takes, with what each is for."""
+    if command == "run":
+        from monitor.run import NOT_IN_SPEC
+
+        return RunSpec.settings_help() | NOT_IN_SPEC
+    if command in ("up", "down", "status", "logs", "clean", "doctor", "images"):
+        from monitor.cluster_settings import SETTINGS
+
+        return SETTINGS
+    return {}
 
 
 def settings_help(command: str) -> str:
     """The settings that a command takes, a line each."""
-    if command != "run":
-        return ""
-    from monitor.run import NOT_IN_SPEC
-
-    rows = [(f.metadata["setting"], f"{f.metadata['help']}; default: {f.default}") for f in fields(RunSpec)]
-    rows += NOT_IN_SPEC.items()
-    return "settings:\n" + "\n".join(f"  {name:14}{what}" for name, what in rows)
+    rows = settings_of(command)
+    return "settings:\n" + "\n".join(f"  {name:16}{what}" for name, what in rows.items()) if rows else ""
 
 
 def parser() -> argparse.ArgumentParser:

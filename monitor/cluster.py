@@ -79,7 +79,7 @@ def down(settings: dict[str, str], args) -> int:
 
 def status(settings: dict[str, str], args) -> int:
     """Every node: state, health, address, limits, and the run that holds it."""
-    refuse_unknown(settings, ("PROJECT",))
+    refuse_unknown(settings, SETTINGS)
     name = project(settings)
     client = engine.connect()
     with engine.guard():
@@ -93,7 +93,7 @@ def status(settings: dict[str, str], args) -> int:
     if args.json:
         print(json.dumps(report))
     elif not present:
-        print(f"no cluster {name}: 'syncbed up' starts one")
+        print(f"no cluster {name}: make cluster-up starts one")
     else:
         print(f"{'name':12}{'state':10}{'health':11}{'address':16}{'cores':>6}{'GiB':>7}  run")
         for row in [*rows, *others]:
@@ -108,13 +108,15 @@ def status(settings: dict[str, str], args) -> int:
 
 def logs(settings: dict[str, str], args) -> int:
     """What the services printed, the last 200 lines of each. NODE= picks one, FOLLOW=1 goes on until Ctrl-C."""
-    refuse_unknown(settings, ("PROJECT", "NODE", "FOLLOW"))
+    refuse_unknown(settings, {**SETTINGS, "NODE": "", "FOLLOW": ""})
+    if settings.get("FOLLOW", "0") not in ("0", "1"):
+        raise UserError(f"FOLLOW={settings['FOLLOW']}: 0 or 1")
     name = project(settings)
     client = engine.connect()
     with engine.guard():
         services = [c.labels[_SERVICE] for c in containers(client, name)]
     if not services:
-        raise UserError(f"no cluster {name}: 'syncbed up' starts one")
+        raise UserError(f"no cluster {name}: make cluster-up starts one")
     if settings.get("NODE", services[0]) not in services:
         raise UserError(f"NODE={settings['NODE']}: one of: {', '.join(services)}")
     command, _ = engine.compose_command()
@@ -212,7 +214,7 @@ def _refuse_while_training(wanted: ClusterSettings, present: list[Container]) ->
     for container in present:
         if container.labels.get(_SERVICE) == "trainer-0" and (run := _held_by(container)):
             raise UserError(
-                f"run {run} is going on in cluster {wanted.project}: wait for its end, or 'syncbed down' first"
+                f"run {run} is going on in cluster {wanted.project}: wait for its end, or stop it with Ctrl-C there"
             )
 
 
@@ -223,7 +225,7 @@ def _verify(client: DockerClient, wanted: ClusterSettings) -> dict[str, dict]:
         facts = dict(zip(nodes, pool.map(engine.node_facts, nodes.values()), strict=True))
     if list(facts) != wanted.node_names():
         raise RunFailed(
-            f"asked for {wanted.nodes} nodes, found {', '.join(facts) or 'none'}: 'syncbed down', then up again"
+            f"asked for {wanted.nodes} nodes, found {', '.join(facts) or 'none'}: make cluster-down cluster-up mends it"
         )
     for rank, (name, fact) in enumerate(facts.items()):
         asked = {

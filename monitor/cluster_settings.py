@@ -22,6 +22,7 @@ SETTINGS = {
     **images.SETTINGS,
 }
 DEFAULT_PROJECT = "syncbed"
+DEFAULT_PORTS = {"PROMETHEUS_PORT": 9090, "GRAFANA_PORT": 3000}
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,18 @@ class ClusterSettings:
     def from_settings(cls, settings: dict[str, str], host_cores: int, host_memory: int) -> "ClusterSettings":
         """`settings`: all values text. `host_memory` in bytes."""
         refuse_unknown(settings, SETTINGS)
-        nodes = _whole("NODES", settings.get("NODES", "4"), 1, MAX_NODES)
+        nodes = whole("NODES", settings.get("NODES", "4"), 1, MAX_NODES)
         made = cls(
             nodes=nodes,
             cpus=_cores(settings.get("CPUS"), nodes, host_cores),
             memory_bytes=_memory(settings.get("MEMORY"), nodes, host_memory),
             project=project(settings),
-            prometheus_port=_whole("PROMETHEUS_PORT", settings.get("PROMETHEUS_PORT", "9090"), 1, 65535),
-            grafana_port=_whole("GRAFANA_PORT", settings.get("GRAFANA_PORT", "3000"), 1, 65535),
+            prometheus_port=whole(
+                "PROMETHEUS_PORT", settings.get("PROMETHEUS_PORT", str(DEFAULT_PORTS["PROMETHEUS_PORT"])), 1, 65535
+            ),
+            grafana_port=whole(
+                "GRAFANA_PORT", settings.get("GRAFANA_PORT", str(DEFAULT_PORTS["GRAFANA_PORT"])), 1, 65535
+            ),
             images={name: value for name, value in settings.items() if name in images.SETTINGS},
         )
         if made.prometheus_port == made.grafana_port:
@@ -111,7 +116,7 @@ def _free(port: int, address: str) -> bool:
         return True
 
 
-def _whole(name: str, text: str, low: int, high: int) -> int:
+def whole(name: str, text: str, low: int, high: int) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", text) or not low <= int(text) <= high:
         raise UserError(f"{name}={text}: a whole number from {low} to {high}")
     return int(text)

@@ -8,12 +8,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 from monitor import engine, images
-from monitor.cluster_settings import DEFAULT_PROJECT, check_port, refuse_unknown
+from monitor.cluster_settings import DEFAULT_PORTS, SETTINGS, check_port, project, refuse_unknown, whole
 from monitor.errors import UserError
 
 OK, WARN, FAIL = "ok", "warn", "fail"
@@ -36,8 +37,8 @@ class Finding:
 
 def command(settings: dict[str, str], args) -> int:
     """Print every finding. Exit code 0 when a run is possible in one runtime at least."""
-    refuse_unknown(settings, ())
-    findings = examine()
+    refuse_unknown(settings, SETTINGS)
+    findings = examine(settings)
     possible = runtimes(findings)
     if args.json:
         print(json.dumps({"findings": [asdict(f) for f in findings], "runtimes": possible}))
@@ -49,9 +50,9 @@ def command(settings: dict[str, str], args) -> int:
     return 0 if possible else 1
 
 
-def examine() -> list[Finding]:
-    """Everything, engine first. A check that breaks is a finding too."""
-    found = list(_guarded("engine", "docker", _engine))
+def examine(settings: dict[str, str]) -> list[Finding]:
+    """Everything, engine first, for the cluster and ports that settings name. A check that breaks is a finding."""
+    found = list(_guarded("engine", "docker", partial(_engine, settings)))
     for name, check in (("memory", _memory), ("disk", _disk), ("torch", _torch), ("kernel", _kernel)):
         found += _guarded(name, None, check)
     return found
@@ -72,7 +73,7 @@ def _guarded(name: str, runtime: str | None, check: Callable[[], Iterator[Findin
         yield Finding(name, FAIL if runtime else WARN, text, fix, runtime)
 
 
-def _engine() -> Iterator[Finding]:
+def _engine(settings: dict[str, str]) -> Iterator[Finding]:
     client = engine.connect()
     info = client.info()
     yield Finding("engine", OK, f"Docker {info['ServerVersion']}, {info['NCPU']} cores, storage {info['Driver']}")
@@ -83,7 +84,7 @@ def _engine() -> Iterator[Finding]:
     yield from _guarded("compose", "docker", _compose)
     yield _limits(info)
     yield from _guarded("docker disk", "docker", lambda: _docker_disk(client, info))
-    yield from _ports(client)
+    yield from _ports(client, settings)
     yield _registry(client)
 
 
@@ -119,13 +120,15 @@ def _docker_disk(client, info: dict) -> Iterator[Finding]:
     )
 
 
-def _ports(client) -> Iterator[Finding]:
-    if client.containers.list(filters={"label": f"{engine.PROJECT_LABEL}={DEFAULT_PROJECT}"}):
-        yield Finding("ports", OK, f"cluster {DEFAULT_PROJECT} is up")
+def _ports(client, settings: dict[str, str]) -> Iterator[Finding]:
+    name = project(settings)
+    if client.containers.list(filters={"label": f"{engine.PROJECT_LABEL}={name}"}):
+        yield Finding("ports", OK, f"cluster {name} is up")
         return
-    for setting, port in (("PROMETHEUS_PORT", 9090), ("GRAFANA_PORT", 3000)):
+    for setting, default in DEFAULT_PORTS.items():
+        port = settings.get(setting, str(default))
         try:
-            check_port(setting, port)
+            check_port(setting, whole(setting, port, 1, 65535))
             yield Finding("ports", OK, f"{setting}={port} is free")
         except UserError as error:
             yield Finding("ports", WARN, str(error).split(";")[0], f"make cluster-up {setting}=...")

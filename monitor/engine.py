@@ -141,4 +141,6 @@ def node_facts(container) -> dict:
         return json.loads(out or b"")
     except ValueError:
         reason = one_line((err or out or b"").decode(errors="replace"))
-        raise RunFailed(f"{container.name} does not answer: {reason} (exit code {code}); syncbed up mends it") from None
+        raise RunFailed(
+            f"{container.name} does not answer: {reason} (exit code {code}); make cluster-up mends it"
+        ) from None

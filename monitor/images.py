@@ -5,6 +5,7 @@ Every image is tagged with a key made of all that goes into it, so that a second
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import time
@@ -67,6 +68,9 @@ def ensure(client: DockerClient, settings: dict[str, str], ask_again: bool = Fal
     """
     if not (ROOT / "compose.yaml").exists():
         raise UserError("images are built from a checkout of syncbed: run this in one (its compose.yaml is not there)")
+    index = settings.get("WHEEL_INDEX", "")
+    if index and not re.match(r"(https?|file)://", index):
+        raise UserError(f"WHEEL_INDEX={index}: the URL of a Python package index, as https://host/path")
     BUILD.mkdir(exist_ok=True)
     ca = _copy_ca(settings.get("CA_BUNDLE"))
     registry = _Registry(client, ask_again)

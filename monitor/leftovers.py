@@ -9,7 +9,7 @@ from docker.models.containers import Container
 
 from monitor import engine, images
 from monitor.cluster import remove_containers, remove_project, tell_removed
-from monitor.cluster_settings import project, refuse_unknown
+from monitor.cluster_settings import SETTINGS, project, refuse_unknown
 from monitor.engine import PROJECT_LABEL, ROLE_LABEL
 from monitor.errors import RunFailed
 
@@ -18,7 +18,7 @@ _YOUNG_SECONDS = 120  # what is younger may belong to a cluster that is being st
 
 def clean(settings: dict[str, str], args) -> int:
     """Remove what crashed runs and tests left: ranks nobody holds, half-dead clusters, carriers, old images."""
-    refuse_unknown(settings, ("PROJECT",))
+    refuse_unknown(settings, SETTINGS)
     only = project(settings) if "PROJECT" in settings else None
     client = engine.connect()
     removed = []

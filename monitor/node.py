@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 from monitor import cgroup
@@ -28,6 +29,8 @@ from trainer.events import Busy, Exited, write
 STATE = Path(os.environ.get("SYNCBED_STATE", "/run/syncbed"))  # the node's own tmpfs: lock and live metrics
 DATA = Path("/data")
 PR_SET_PDEATHSIG = 1  # prctl(2)
+LOCK_SECONDS = 30.0  # how long a node's other ranks wait for its first
+STARTING = "starting"
 
 
 def main() -> int:
@@ -66,22 +69,22 @@ def check() -> dict:
 
 
 def run(request: dict) -> int:
-    """Run one rank to its end. `request`: run (id), rank, env (added to this process's), argv.
+    """Run one rank to its end. `request`: run (id), rank, local_rank, env (added to this process's), argv.
 
+    The launcher of the node's first rank (local_rank 0) takes the lock for its run; those of the others wait for that.
     Prints Busy and returns 3 when another run holds the node; otherwise returns 0 or 1 as the rank ended.
     """
-    rank = request["rank"]
-    lock = take_lock(request["run"])
-    if lock is None:
+    rank, metrics = request["rank"], STATE / "metrics"
+    lock = take_lock(request["run"], metrics) if request["local_rank"] == 0 else None
+    if lock is None and await_holder(request["run"]) != request["run"]:
         write(Busy(rank=rank, run=lock_holder() or "unknown"))
         return 3
-    metrics = STATE / "metrics"
-    shutil.rmtree(metrics, ignore_errors=True)  # the figures of an earlier run are not this one's
-    metrics.mkdir(parents=True)
     kills_before = cgroup.read().oom_kills or 0
     child = subprocess.Popen(
         request["argv"],
-        env=os.environ | request["env"] | {"SYNCBED_RUN_ID": request["run"], "PROMETHEUS_MULTIPROC_DIR": str(metrics)},
+        env=os.environ
+        | request["env"]
+        | {"SYNCBED_RUN_ID": request["run"], "SYNCBED_STATE": str(STATE), "PROMETHEUS_MULTIPROC_DIR": str(metrics)},
         stdin=subprocess.DEVNULL,
         start_new_session=True,  # a group of its own: signals reach its helpers too
         preexec_fn=_die_with_parent,
@@ -100,8 +103,8 @@ def run(request: dict) -> int:
     return 0 if code == 0 else 1
 
 
-def take_lock(run_id: str):
-    """The node's lock, held until this process ends; None when another run holds it."""
+def take_lock(run_id: str, metrics: Path):
+    """The node's lock, held until this process ends; None when another run holds it. Empties the folder of metrics."""
     STATE.mkdir(parents=True, exist_ok=True)
     lock = (STATE / "lock").open("a+")
     try:
@@ -109,9 +112,19 @@ def take_lock(run_id: str):
     except BlockingIOError:
         return None
     lock.truncate(0)
-    lock.write(run_id)
+    shutil.rmtree(metrics, ignore_errors=True)  # the figures of an earlier run are not this one's
+    metrics.mkdir(parents=True)
+    lock.write(run_id)  # from here on the node's other ranks may start
     lock.flush()
     return lock
+
+
+def await_holder(run_id: str) -> str | None:
+    """Who holds the node, once that is `run_id`, another run, or still nobody after a while."""
+    until = time.monotonic() + LOCK_SECONDS
+    while (holder := lock_holder()) in (None, STARTING) and time.monotonic() < until:
+        time.sleep(0.02)
+    return holder
 
 
 def lock_holder() -> str | None:
@@ -121,20 +134,24 @@ def lock_holder() -> str | None:
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return lock.read() or "starting"
+                return lock.read() or STARTING
     except FileNotFoundError:
         pass
     return None
 
 
 def end_leftovers() -> list[int]:
-    """Kill ranks that nobody holds (their launcher died while they were frozen). Returns their process ids."""
-    ended = []
+    """Kill ranks of this node that nobody holds (their launcher died while they were frozen). Returns their ids.
+
+    A rank carries its node's STATE in its environment: where one kernel shows the processes of several nodes, those of
+    the others are left alone.
+    """
+    ended, mark = [], f"SYNCBED_STATE={STATE}".encode()
     for environ in Path("/proc").glob("[0-9]*/environ"):
         pid = int(environ.parent.name)
         try:
-            ours = b"SYNCBED_RUN_ID=" in environ.read_bytes()
-            if ours and pid != os.getpid():
+            variables = environ.read_bytes().split(b"\0")
+            if mark in variables and any(v.startswith(b"SYNCBED_RUN_ID=") for v in variables) and pid != os.getpid():
                 os.kill(pid, signal.SIGKILL)
                 ended.append(pid)
         except OSError:

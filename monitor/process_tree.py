@@ -1,4 +1,6 @@
-"""CPU and memory of a process and all its descendants: a node without a container has no cgroup of its own."""
+"""CPU and memory of processes and all their descendants: a node without a container has no cgroup of its own."""
+
+from contextlib import suppress
 
 import psutil
 
@@ -6,20 +8,22 @@ from monitor.cgroup import Usage
 
 
 class ProcessTree:
-    """Reads the tree below one process. Counters only grow, also when a child ends: its parent carries its time."""
+    """Reads the trees below some processes. Counters only grow, also when a child ends: its parent carries its time."""
 
-    def __init__(self, pid: int):
-        self._pid = pid
+    def __init__(self, pids: list[int]):
+        self._pids = pids
         self._user = self._system = 0.0
         self._peak_bytes = 0
 
     def read(self) -> Usage:
         """Working set and usage are both the sum of the resident sets, in which shared pages count once per process;
-        the peak is the highest such sum read so far. All None once the process is gone."""
-        try:
-            top = psutil.Process(self._pid)
-            members = [top, *top.children(recursive=True)]
-        except psutil.Error:
+        the peak is the highest such sum read so far. All None once every process is gone."""
+        members = []
+        for pid in self._pids:
+            with suppress(psutil.Error):
+                top = psutil.Process(pid)
+                members += [top, *top.children(recursive=True)]
+        if not members:
             return Usage()
         user = system = 0.0
         resident = alive = 0

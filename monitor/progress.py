@@ -1,24 +1,29 @@
 """What a person sees while a run goes on: a live table on a terminal, plain lines elsewhere."""
 
+import time
+
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from monitor.results import joined_loss
 from monitor.summary import number
 from trainer import events
 
-EVERY_STEPS = 20  # how often a plain line is printed, as report R1 does
+EVERY_STEPS, EVERY_SECONDS = 20, 10.0  # how often a plain line is printed; R1 prints every 20 steps
 
 
 class Progress:
     """Feed it every event. Use as a context: the live table is taken down whatever happens."""
 
-    def __init__(self, console: Console, node_names: list[str]):
-        self._console, self._names = console, node_names
+    def __init__(self, console: Console, node_names: list[str], workers: int):
+        self._console, self._names, self._workers = console, node_names, workers
         self._steps: dict[int, events.Step] = {}
-        self._total = 0
+        self._total = self._before = 0
         self._first: float | None = None
         self._state = ["starting"] * len(node_names)
+        self._told: dict[int, list[events.Step]] = {}  # by number, of the steps that not all workers have told yet
+        self._printed = time.monotonic()
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
 
     def __enter__(self):
@@ -34,7 +39,7 @@ class Progress:
         """Show what this event changes."""
         match event:
             case events.Ready():
-                self._total = event.steps
+                self._total, self._before = event.steps, event.steps_before
                 self._state[event.rank] = "ready"
                 if event.rank == 0:
                     self._tell_once(event)
@@ -42,16 +47,18 @@ class Progress:
                 self._steps[event.rank] = event
                 self._first = self._first or event.time - event.step_seconds
                 self._state[event.rank] = "training"
-                if (
-                    not self._live
-                    and event.rank == 0
-                    and (event.step % EVERY_STEPS == 0 or event.step in (1, self._total))
-                ):
-                    self._console.print(self._line(event), highlight=False)
+                self._told.setdefault(event.step, []).append(event)
+                if not self._live and len(self._told[event.step]) == self._workers:
+                    self._line(self._told.pop(event.step))
             case events.Trained():
                 self._state[event.rank] = "evaluating"
                 if not self._live and event.rank == 0:
                     self._console.print("evaluating on the whole test set", highlight=False)
+            case events.Monitored():
+                self._state[event.rank] = "evaluating"
+                if not self._live:
+                    scored = f"loss {number(event.loss, 3)}, accuracy {event.accuracy:.3f}"
+                    self._console.print(f"evaluation at step {event.step}: {scored}", highlight=False)
             case events.Checkpoint():
                 if not self._live:
                     self._console.print(f"checkpoint at step {event.step}: {event.bytes / 1e6:.1f} MB", highlight=False)
@@ -75,14 +82,23 @@ class Progress:
                 "hint: this CPU has bf16 instructions; PRECISION=bf16 makes a step much shorter", highlight=False
             )
 
-    def _line(self, step: events.Step) -> str:
-        left = number(self._left(step), 0)
-        pace = f"{step.step_seconds:.3f} s/step  {left} s left"
-        return f"step {step.step}/{self._total}  loss {number(step.loss, 3)}  {pace}"
+    def _line(self, told: list[events.Step]) -> None:
+        """Print a step that all workers have done, with the loss of their joined batch; not each, but often enough."""
+        step, now = told[-1], time.monotonic()
+        due = (
+            step.step % EVERY_STEPS == 0
+            or step.step in (self._before + 1, self._total)
+            or now - self._printed >= EVERY_SECONDS
+        )
+        if due:
+            self._printed = now
+            pace = f"{step.step_seconds:.3f} s/step  {number(self._left(step), 0)} s left"
+            line = f"step {step.step}/{self._total}  loss {number(joined_loss(told), 3)}  {pace}"
+            self._console.print(line, highlight=False)
 
     def _left(self, step: events.Step) -> float:
         """Seconds to the last step at the pace so far."""
-        return (step.time - self._first) / step.step * (self._total - step.step)
+        return (step.time - self._first) / (step.step - self._before) * (self._total - step.step)
 
     def _table(self) -> Table:
         table = Table(box=None, header_style="bold", pad_edge=False)

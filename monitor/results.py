@@ -8,6 +8,7 @@ import math
 import os
 import platform
 import statistics
+from collections import Counter
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,14 +18,14 @@ import psutil
 from monitor.errors import UserError
 from monitor.sampling import Row, summarise
 from monitor.supervise import Failure, RankState
-from trainer.events import PHASES, Evaluated, finite
+from trainer.events import PHASES, Evaluated, Step, finite
 from trainer.spec import RunSpec
 
 SCHEMA = 1
 RUNNING, FINISHED, FAILED = "running", "finished", "failed"
 
 
-def begin(run_id: str, runtime: str, spec: RunSpec, label: str) -> dict:
+def begin(run_id: str, runtime: str, spec: RunSpec, data: dict, resumed_from: dict | None = None) -> dict:
     """The result of a run that has only just begun: what `runs` shows should the orchestrator be killed."""
     return {
         "schema": SCHEMA,
@@ -33,7 +34,8 @@ def begin(run_id: str, runtime: str, spec: RunSpec, label: str) -> dict:
         "error": None,
         "runtime": runtime,
         "spec": asdict(spec),
-        "data": {"label": label},
+        "resumed_from": resumed_from,
+        "data": data,
         "orchestrator_pid": os.getpid(),
         "host": host(),
     }
@@ -44,6 +46,7 @@ def complete(
     *,
     ranks: list[RankState],
     node_names: list[str],
+    roles: list[str],
     failure: Failure | None,
     evaluated: Evaluated | None,
     checkpoints: list[dict],
@@ -69,7 +72,7 @@ def complete(
         "gradient_bytes": ready.gradient_bytes if ready else None,
         "steps": ready.steps if ready else None,
         "ranks": [
-            rank_summary(r, name, state, rows) for r, (name, state) in enumerate(zip(node_names, ranks, strict=True))
+            rank_summary(rank, *who, rows) for rank, who in enumerate(zip(node_names, roles, ranks, strict=True))
         ],
         "train_loss": train_loss(ranks),
         "test_loss": evaluated.loss if evaluated else None,
@@ -81,6 +84,16 @@ def complete(
         "distinct_samples": trained.distinct_samples if trained else None,
         "samples_seen": sum(step.samples for rank in ranks for step in rank.steps),
         "synchronisations": trained.synchronisations if trained else None,
+        "lost_workers": [
+            {"rank": rank, "step": state.steps[-1].step, "reason": state.lost}
+            for rank, state in enumerate(ranks)
+            if state.lost
+        ],
+        "evaluations": [
+            {"step": e.step, "updates": e.updates, "loss": e.loss, "accuracy": e.accuracy, "seconds": e.time - began}
+            for rank in ranks
+            for e in rank.evaluations
+        ],
         "checkpoints": checkpoints,
         "warnings": warnings,
         "seconds": seconds(ranks, evaluated, began, ended),
@@ -88,14 +101,16 @@ def complete(
     return finite(result)
 
 
-def rank_summary(rank: int, node: str, state: RankState, rows: list[Row]) -> dict:
+def rank_summary(rank: int, node: str, role: str, state: RankState, rows: list[Row]) -> dict:
     """One rank's figures. Bytes are payload of its collectives; CPU, throttling and network are its node's."""
     counted = state.steps[1:]
     whole = [step.step_seconds for step in counted]
+    traffic = [event for event in (*state.steps, state.trained, state.served) if event]
     own = summarise([row for row in rows if row.node == node], node)
     return {
         "rank": rank,
         "node": node,
+        "role": role,
         "steps": len(state.steps),
         "step_seconds": {
             "mean": statistics.fmean(whole) if whole else None,
@@ -103,8 +118,12 @@ def rank_summary(rank: int, node: str, state: RankState, rows: list[Row]) -> dic
             "p95": percentile(whole, 95),
         },
         "phase_seconds": {p: statistics.fmean(s.seconds[p] for s in counted) if counted else None for p in PHASES},
-        "sent_bytes": sum(step.sent_bytes for step in state.steps),
-        "received_bytes": sum(step.received_bytes for step in state.steps),
+        "sent_bytes": sum(event.sent_bytes for event in traffic),
+        "received_bytes": sum(event.received_bytes for event in traffic),
+        "interface_sent_bytes": state.trained.interface_sent_bytes if state.trained else None,
+        "interface_received_bytes": state.trained.interface_received_bytes if state.trained else None,
+        "updates": state.served.updates if state.served else None,
+        "staleness": staleness(state),
         "peak_memory_bytes": state.finished.peak_memory_bytes if state.finished else None,
         "cpu_seconds": state.finished.cpu_seconds if state.finished else None,
         "peak_cpu_percent": own["peak_cpu_percent"],
@@ -115,6 +134,15 @@ def rank_summary(rank: int, node: str, state: RankState, rows: list[Row]) -> dic
     }
 
 
+def staleness(state: RankState) -> dict | None:
+    """How stale a worker's updates were, where there is such a thing. In the histogram rounded to whole updates."""
+    values = [step.staleness for step in state.steps if step.staleness is not None]
+    if not values:
+        return None
+    histogram = {str(count): times for count, times in sorted(Counter(map(round, values)).items())}
+    return {"mean": statistics.fmean(values), "max": max(values), "histogram": histogram}
+
+
 def percentile(values: list[float], percent: float) -> float | None:
     """The nearest-rank percentile: a value that was measured, never one in between. None for no values."""
     ordered = sorted(values)
@@ -123,10 +151,15 @@ def percentile(values: list[float], percent: float) -> float | None:
 
 def train_loss(ranks: list[RankState]) -> float | None:
     """Mean loss of the last step's global batch, weighted by each rank's samples, before that step's update."""
-    last = [rank.steps[-1] for rank in ranks if rank.steps]
-    if not last or any(step.loss is None or step.step != last[0].step for step in last):
+    last = [rank.steps[-1] for rank in ranks if rank.steps and not rank.lost]
+    return joined_loss(last) if len({step.step for step in last}) == 1 else None
+
+
+def joined_loss(steps: list[Step]) -> float | None:
+    """The loss of the workers' joined batch: their mean, weighted by samples. None where one of them is not finite."""
+    if any(step.loss is None for step in steps):
         return None
-    return sum(step.loss * step.samples for step in last) / sum(step.samples for step in last)
+    return sum(step.loss * step.samples for step in steps) / sum(step.samples for step in steps)
 
 
 def per_class(matrix: list[list[int]], classes: list[str]) -> list[dict]:

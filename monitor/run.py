@@ -15,15 +15,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from monitor import data, results, runtime, summary
+from monitor import data, results, resume, runtime, summary
 from monitor.errors import BAD_INPUT, FAILED, Busy, RunFailed, UserError
 from monitor.progress import Progress
 from monitor.runtime.base import Job, Runtime
 from monitor.sampling import Row, write_csv
 from monitor.supervise import Failure, Interrupted, Supervisor
 from trainer import events
+from trainer.checkpoint_folder import COMPLETE, FOLDER
 from trainer.registry import SYNCS
 from trainer.spec import RunSpec, SpecError, unknown
+
+TENSORBOARD = "tensorboard"  # the folder that ranks write event files into
 
 NOT_IN_SPEC = {
     "RUNTIME": "docker or local; default: docker where a cluster is up",
@@ -31,6 +34,7 @@ NOT_IN_SPEC = {
     "DATA_DIR": "a folder that holds the data set in its public layout, in place of a download",
     "DATA_CACHE": "folder of prepared data sets; default: data",
     "RUNS_DIR": "folder of results; default: runs",
+    "RESUME": "go on from a run's last complete checkpoint: its id, latest, or a path; its settings are taken over",
 }
 
 
@@ -61,35 +65,60 @@ def run(settings: dict[str, str], say: Console, began: float) -> dict:
     runs = Path(settings.pop("RUNS_DIR", "runs"))
     cache = Path(settings.pop("DATA_CACHE", data.CACHE))
     data_dir = Path(settings.pop("DATA_DIR")).expanduser() if "DATA_DIR" in settings else None
+    source = resume.find(settings.pop("RESUME"), runs) if "RESUME" in settings else None
     place = runtime.choose(settings)
-    if "NODES" not in settings and SYNCS.get(settings.get("SYNC"), SYNCS["ddp"]).distributed:
-        settings["NODES"] = str(place.default_nodes)
-    spec = RunSpec.from_settings(settings)
-    for note in place.notes:
-        say.print(note, highlight=False)
+    if source:
+        spec = source.spec_of(settings)
+    else:
+        if "NODES" not in settings and not SYNCS.get(settings.get("SYNC"), SYNCS["ddp"]).one_node:
+            settings["NODES"] = str(place.default_nodes)
+        spec = RunSpec.from_settings(settings)
     place.preflight(spec)
+    say.print(place.note(spec), highlight=False)
+    warnings = []
 
     def tell(line: str) -> None:
         say.print(line, markup=False, highlight=False)
+        if line.startswith("warning: "):
+            warnings.append(line.removeprefix("warning: "))
 
-    if "DATA" in settings:
-        prepared = data.prepare(spec.data, seed=spec.seed, data_dir=data_dir, cache=cache, say=tell)
+    if source:
+        prepared = source.data(data_dir, cache, tell)
+        source.check_length(spec, prepared.manifest["train_samples"])
     else:
-        prepared = data.default(seed=spec.seed, data_dir=data_dir, cache=cache, say=tell)
+        get = data.prepare if "DATA" in settings else data.default
+        prepared = get(spec.data, seed=spec.seed, data_dir=data_dir, cache=cache, say=tell, shape=spec.shape)
         spec = replace(spec, data=prepared.manifest["name"])
+    if spec.batch > prepared.manifest["train_samples"]:
+        raise SpecError("BATCH", spec.batch, f"the training set has {prepared.manifest['train_samples']} images")
     place.push_data(prepared.path)
-    return Recorder(place, spec, prepared, runs, say, began).follow()
+    recorder = Recorder(place, spec, prepared, runs, say, began, source)
+    recorder.warnings += warnings
+    return recorder.follow()
 
 
 class Recorder:
     """Follows one run and writes its folder."""
 
-    def __init__(self, place: Runtime, spec: RunSpec, prepared: data.Prepared, runs: Path, say: Console, began: float):
-        self.place, self.spec, self.say, self.began = place, spec, say, began
+    def __init__(
+        self,
+        place: Runtime,
+        spec: RunSpec,
+        prepared: data.Prepared,
+        runs: Path,
+        say: Console,
+        began: float,
+        source: resume.Source | None = None,
+    ):
+        self.place, self.spec, self.say, self.began, self.source = place, spec, say, began, source
         self.folder = make_folder(runs, spec)
-        self.names = [place.node_name(rank) for rank in range(spec.nodes)]
         self.job = Job(self.folder.name, spec, prepared.key, self.folder)
-        self.result = results.begin(self.job.run_id, place.name, spec, prepared.label)
+        self.names = [place.node_name(seat.node) for seat in self.job.seats]
+        about, before = {"label": prepared.label, "key": prepared.key}, None
+        if source:
+            before = {"run": source.run_id, "step": source.step}
+            say.print(f"going on from step {source.step} of run {source.run_id}", highlight=False)
+        self.result = results.begin(self.job.run_id, place.name, spec, about, before)
         self.evaluated: events.Evaluated | None = None
         self.warnings: list[str] = []
         self.checkpoints: list[tuple[events.Checkpoint, Future]] = []
@@ -106,8 +135,10 @@ class Recorder:
         try:
             with (
                 (self.folder / "events.jsonl").open("w") as self._log,
-                Progress(self.say, self.names) as self._progress,
+                Progress(self.say, self.names, self.spec.workers) as self._progress,
             ):
+                if self.source:
+                    self.place.push_checkpoint(self.job, self.source.folder)
                 failure = self.supervisor.run()
             rows = self._rows()
         except Busy:
@@ -136,11 +167,24 @@ class Recorder:
         self._progress.take(event)
 
     def _rows(self) -> list[Row]:
-        started = [rank.started.time for rank in self.supervisor.ranks if rank.started]
-        return self.place.rows(self.job, min(started), time.time(), self.warnings.append) if started else []
+        started = min((rank.started.time for rank in self.supervisor.ranks if rank.started), default=None)
+        if started is None:
+            return []
+        rows = self.place.rows(self.job, started, time.time(), self.warnings.append)
+        # The row before the start is there for the counters; its training figures are an earlier run's.
+        none = {"training_step": None, "training_loss": None}
+        return [row if row.time >= started else replace(row, **none) for row in rows]
 
     def _release(self) -> None:
         self._couriers.shutdown(wait=True)
+        for folder in (self.folder / FOLDER).glob("step-*"):
+            if not (folder / COMPLETE).exists():
+                shutil.rmtree(folder, ignore_errors=True)  # being written when the run ended
+        try:
+            if self.spec.tensorboard and any(rank.steps for rank in self.supervisor.ranks):
+                self.place.fetch(self.job, TENSORBOARD)
+        except (UserError, OSError) as error:
+            self.warnings.append(f"TensorBoard's files could not be fetched: {error}")
         try:
             self.place.release(self.job)
         except (UserError, OSError) as error:
@@ -160,6 +204,7 @@ class Recorder:
             self.result,
             ranks=self.supervisor.ranks,
             node_names=self.names,
+            roles=[seat.role for seat in self.job.seats],
             failure=failure,
             evaluated=self.evaluated,
             checkpoints=kept,

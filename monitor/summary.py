@@ -2,6 +2,8 @@
 
 import json
 import os
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -27,7 +29,20 @@ def list_command(settings: dict[str, str], args) -> int:
         print(json.dumps(found, indent=1))
         return 0
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("run", "status", "runtime", "sync", "model", "nodes", "s/step", "test accuracy"):
+    headings = (
+        "run",
+        "status",
+        "runtime",
+        "sync",
+        "model",
+        "data",
+        "nodes",
+        "batch",
+        "precision",
+        "s/step",
+        "accuracy",
+    )
+    for heading in headings:
         table.add_column(heading, no_wrap=heading == "run", min_width=30 if heading == "run" else None)
     for result in found:
         spec = result.get("spec", {})
@@ -38,7 +53,10 @@ def list_command(settings: dict[str, str], args) -> int:
             result.get("runtime", ""),
             spec.get("sync", ""),
             spec.get("model", ""),
+            spec.get("data", ""),
             str(spec.get("nodes", "")),
+            str(spec.get("batch", "")),
+            spec.get("precision", ""),
             number(mean(steps), 3),
             share(result.get("test_accuracy")),
         )
@@ -56,9 +74,31 @@ def show_command(settings: dict[str, str], args) -> int:
     return 0
 
 
+class Unbroken:
+    """A stream whose reader may go away (`make run | head`): what is said from then on is for nobody, not an error."""
+
+    def __init__(self, stream):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(BrokenPipeError):
+            return self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            # Python flushes once more at exit; nobody must be there to break then either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
+
+
 def console(stderr: bool = False) -> Console:
     """Where a person reads: as wide as the terminal, and wide enough for every table in a file or a log."""
-    made = Console(stderr=stderr, soft_wrap=True)
+    made = Console(file=Unbroken(sys.stderr if stderr else sys.stdout), soft_wrap=True)
     if not made.is_terminal:
         made.width = 140
     return made
@@ -77,15 +117,20 @@ def show(result: dict, console: Console) -> None:
     """Print what a run came to: per-rank table with the mean, losses, accuracy, classes, and where the time went."""
     spec = result["spec"]
     colour = STATUS_COLOURS.get(result["status"], "red")
-    what = f"{spec['sync']} {spec['model']} on {result['data']['label']}, {spec['nodes']} nodes ({result['runtime']})"
+    nodes = f"{spec['nodes']} node{'s'[: spec['nodes'] > 1]} ({result['runtime']})"
+    what = f"{spec['sync']} {spec['model']} on {result['data']['label']}, {nodes}"
     console.print(
         f"[bold]{result['id']}[/]  [{colour}]{result['status']}[/]  {what}, batch {spec['batch']}, {spec['precision']}",
         highlight=False,
     )
-    if result.get("ranks"):
+    if any(rank["steps"] for rank in result.get("ranks", ())):
         console.print(rank_table(result["ranks"]))
         console.print(phase_table(result["ranks"]))
         console.print("first step left out of the step means; sync is the part that backward did not hide", style="dim")
+    for lost in result.get("lost_workers") or ():
+        console.print(
+            f"went on without rank {lost['rank']}, which {lost['reason']} at step {lost['step']}", style="yellow"
+        )
     if result["error"]:
         debug = os.environ.get("DEBUG") == "1"
         for line in [*result["error"]["last_lines"], *(result["error"]["traceback"].splitlines() if debug else ())]:
@@ -102,7 +147,7 @@ def show(result: dict, console: Console) -> None:
     spent = result.get("seconds")
     if spent:
         parts = ("startup", "training", "evaluation", "total")
-        console.print("   ".join(f"{part} {number(spent[part], 1)} s" for part in parts))
+        console.print("   ".join(f"{part} {number(spent[part], 1)} s" for part in parts if spent[part] is not None))
 
 
 def rank_table(ranks: list[dict]) -> Table:

@@ -14,6 +14,8 @@ from queue import Empty, Queue
 from monitor.errors import Busy
 from monitor.runtime.base import Job, RankHandle, Runtime, Said
 from trainer import events
+from trainer.layout import WORKER, Seat
+from trainer.registry import SYNCS
 
 STARTUP_SILENCE_SECONDS = 90.0  # importing torch from a cold disk keeps even the heartbeat waiting
 LEAST_SILENCE_SECONDS = 3 * events.HEARTBEAT_SECONDS
@@ -34,6 +36,8 @@ class RankState:
     ready: events.Ready | None = None
     steps: list[events.Step] = field(default_factory=list)
     trained: events.Trained | None = None
+    served: events.Served | None = None
+    evaluations: list[events.Monitored] = field(default_factory=list)
     finished: events.Finished | None = None
     failed: events.Failed | None = None
     exited: events.Exited | None = None
@@ -41,6 +45,7 @@ class RankState:
     frozen: bool = False
     ended: bool = False  # its stream is closed
     stopped: bool = False  # we ended it: how it went is no evidence
+    lost: str | None = None  # why, when the run went on without it
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
 
 
@@ -65,7 +70,7 @@ class Supervisor:
     def __init__(self, runtime: Runtime, job: Job, on_event: Callable[[events.Event], None]):
         self.runtime, self.job, self.on_event = runtime, job, on_event
         now = time.monotonic()
-        self.ranks = [RankState(heard=now) for _ in range(job.spec.nodes)]
+        self.ranks = [RankState(heard=now) for _ in job.seats]
         self._said: Queue[Said] = Queue()
         self._silence = max(LEAST_SILENCE_SECONDS, job.spec.deadline_seconds / 2)
 
@@ -91,17 +96,17 @@ class Supervisor:
         return self._verdict()
 
     def _start(self) -> None:
-        def start(rank: int) -> None:
-            self.ranks[rank].handle = self.runtime.start(self.job, rank, self._said)
-            self.ranks[rank].heard = time.monotonic()
+        def start(seat: Seat) -> None:
+            self.ranks[seat.rank].handle = self.runtime.start(self.job, seat, self._said)
+            self.ranks[seat.rank].heard = time.monotonic()
 
         with ThreadPoolExecutor(len(self.ranks)) as pool:
-            list(pool.map(start, range(len(self.ranks))))
+            list(pool.map(start, self.job.seats))
 
     def _follow(self) -> None:
         """Take in what is said until every rank has ended, or trouble has had its time to show its cause."""
         trouble_since = None
-        while not all(rank.ended for rank in self.ranks):
+        while not all(rank.ended or rank.lost for rank in self.ranks):
             self._listen(0.2)
             now = time.monotonic()
             if trouble_since is None and self._trouble(now):
@@ -141,6 +146,10 @@ class Supervisor:
                 state.steps.append(event)
             case events.Trained():
                 state.trained = event
+            case events.Served():
+                state.served = event
+            case events.Monitored():
+                state.evaluations.append(event)
             case events.Finished():
                 state.finished = event
             case events.Failed():
@@ -157,7 +166,28 @@ class Supervisor:
             limit = self._silence if state.ready else STARTUP_SILENCE_SECONDS
             if not state.ended and not state.exited and now - state.heard > limit:
                 state.frozen = True
-        return any(s.failed or s.frozen or s.busy or _died(s) or (s.ended and not s.finished) for s in self.ranks)
+        troubled = [rank for rank, state in enumerate(self.ranks) if not state.lost and _in_trouble(state)]
+        return any([not self._go_on_without(rank) for rank in troubled])
+
+    def _go_on_without(self, rank: int) -> bool:
+        """Write a rank off, where the strategy goes on without it. Returns whether that is so.
+
+        It must be a worker that has taken a step, and not rank 0, whose process holds the others' store. One that
+        blames another rank is not lost itself: then something is wrong with the run.
+        """
+        state, seat = self.ranks[rank], self.job.seats[rank]
+        survivable = SYNCS[self.job.spec.sync].survives_lost_workers and seat.role == WORKER and rank != 0
+        if not survivable or not state.steps or state.trained or (state.failed and state.failed.kind not in OWN_KINDS):
+            return False
+        if state.failed and not state.exited and not state.ended:
+            return True  # it is about to exit
+        state.lost = self._how(state)
+        if not state.ended and state.handle:
+            state.stopped = True
+            state.handle.signal("KILL")  # should it come back to life, the others would not know it any more
+        message = f"{self._name(rank)} {state.lost} at step {state.steps[-1].step}; the others go on without it"
+        self.on_event(events.Warning(rank=rank, message=message))
+        return True
 
     def _stop(self, signal: str, seconds: float) -> None:
         """Signal every rank that still runs and wait until all streams have ended, at most `seconds`."""
@@ -174,46 +204,63 @@ class Supervisor:
 
     def _verdict(self) -> Failure | None:
         """The one cause, from the surest evidence to the least."""
-        if all(s.finished and s.exited and s.exited.code == 0 for s in self.ranks):
+        named = [(rank, self._name(rank), state) for rank, state in enumerate(self.ranks) if not state.lost]
+        if all(s.finished and s.exited and s.exited.code == 0 for _, _, s in named):
             return None
-        named = [(rank, self._name(rank), state) for rank, state in enumerate(self.ranks)]
         for rank, name, state in named:
             if state.exited and state.exited.out_of_memory:
-                return self._failure("out_of_memory", rank, f"{name} ran out of memory: the node's limit killed it")
+                return self._failure("out_of_memory", rank, f"{name} {self._how(state)}")
         for rank, name, state in named:
             if state.exited and state.exited.signal:
-                return self._failure("killed", rank, f"{name} was killed by {state.exited.signal}")
+                return self._failure("killed", rank, f"{name} {self._how(state)}")
         for rank, name, state in named:
             if state.ended and not state.exited and not state.stopped:
-                return self._failure("lost", rank, f"{name} is gone: its node stopped or the engine went away")
+                return self._failure("lost", rank, f"{name} {self._how(state)}")
         own = [(s.failed.time, r, n, s.failed) for r, n, s in named if s.failed and s.failed.kind in OWN_KINDS]
         if own:
             _, rank, name, failed = min(own)
-            return self._failure(OWN_KINDS[failed.kind], rank, f"{name}: {failed.message}")
+            return self._failure(OWN_KINDS[failed.kind], rank, f"{name} failed", failed.message)
         for rank, name, state in named:
             if state.exited and state.exited.code and not state.failed:
-                return self._failure("error", rank, f"{name} ended with exit code {state.exited.code}")
+                return self._failure("error", rank, f"{name} {self._how(state)}")
         for rank, name, state in named:
             if state.frozen:
-                silent = f"{name} is frozen: no sign of life for {self._silence:g} s"
-                return self._failure("frozen", rank, silent)
+                return self._failure("frozen", rank, f"{name} {self._how(state)}")
         blamed = [(s.failed.time, r, n, s.failed) for r, n, s in named if s.failed]
         if blamed:
             _, rank, name, failed = min(blamed)
             suspect = failed.suspect_rank
             who = f"; it suspects {self._name(suspect)}" if suspect is not None else ""
-            return self._failure(failed.kind, rank if suspect is None else suspect, f"{name}: {failed.message}{who}")
+            who = f"{failed.message}{who}"
+            return self._failure(failed.kind, rank if suspect is None else suspect, f"{name} gave up", who)
         return Failure("lost", "the run ended without a result")
 
-    def _name(self, rank: int) -> str:
-        return f"rank {rank} ({self.runtime.node_name(rank)})"
+    def _how(self, state: RankState) -> str:
+        """What became of a rank that did not finish, by the surest evidence."""
+        if state.exited and state.exited.out_of_memory:
+            return "ran out of memory: the node's limit killed it"
+        if state.exited and state.exited.signal:
+            return f"was killed by {state.exited.signal}"
+        if state.ended and not state.exited and not state.stopped:
+            return "is gone: its node stopped or the engine went away"
+        if state.failed:
+            return f"failed: {state.failed.message}"
+        if state.exited and state.exited.code:
+            return f"ended with exit code {state.exited.code}"
+        return f"is frozen: no sign of life for {self._silence:g} s" if state.frozen else "ended before it had finished"
 
-    def _failure(self, kind: str, rank: int, message: str) -> Failure:
+    def _name(self, rank: int) -> str:
+        seat = self.job.seats[rank]
+        role = "" if seat.role == WORKER else f", {seat.role}"
+        return f"rank {rank} ({self.runtime.node_name(seat.node)}{role})"
+
+    def _failure(self, kind: str, rank: int, what: str, why: str = "") -> Failure:
         state = self.ranks[rank]
         at = f" at step {state.steps[-1].step}" if state.steps else " before its first step"
         traceback = state.failed.traceback if state.failed else ""
-        return Failure(kind, message + at, rank, tuple(state.tail), traceback)
+        return Failure(kind, what + at + (f": {why}" if why else ""), rank, tuple(state.tail), traceback)
 
 
-def _died(state: RankState) -> bool:
-    return state.exited is not None and state.exited.code != 0
+def _in_trouble(state: RankState) -> bool:
+    died = state.exited is not None and state.exited.code != 0
+    return bool(state.failed or state.frozen or state.busy or died or (state.ended and not state.finished))

@@ -1,7 +1,11 @@
 """For all tests: no orchestrator outlives the test that started it."""
 
+import hypothesis
 import pytest
 from orchestrator import STARTED
+
+hypothesis.settings.register_profile("no clock", deadline=None)  # a busy machine is slow, not wrong
+hypothesis.settings.load_profile("no clock")
 
 
 @pytest.fixture(autouse=True)

@@ -39,15 +39,15 @@ STARTED: list["Orchestrator"] = []  # tests/conftest.py ends what a failed test 
 
 
 class Orchestrator:
-    """One `syncbed run`: its output so far, the events it recorded, and what it left."""
+    """One `syncbed run`: its output so far, the events it recorded, and what it left. `bare`: no other settings."""
 
-    def __init__(self, folder: Path, **settings):
+    def __init__(self, folder: Path, bare: bool = False, **settings):
         self.folder = folder
         self.runs = folder / "runs"
         data = folder / "cifar"
         if not data.exists():
             write_cifar(data)
-        words = {"MODEL": "vgg11", "DATA_DIR": data, "BATCH": 8, "STEPS": 3} | settings
+        words = ({} if bare else {"MODEL": "vgg11", "DATA_DIR": data, "BATCH": 8, "STEPS": 3}) | settings
         STARTED.append(self)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "monitor.cli", "run", *(f"{name}={value}" for name, value in words.items())],
@@ -88,12 +88,12 @@ class Orchestrator:
         return self.events(kind, rank)[0]
 
 
-def wait_until(holds: Callable, timeout: float = 30):
+def wait_until(holds: Callable, timeout: float = 30, every: float = 0.05):
     """What `holds` returns once it is true; an AssertionError when that never comes."""
     until = time.monotonic() + timeout
     while not (value := holds()):
         assert time.monotonic() < until, f"not within {timeout} s: {holds}"
-        time.sleep(0.05)
+        time.sleep(every)
     return value
 
 

@@ -2,7 +2,8 @@
 
 Reads RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT as torch.distributed programs do, and
     SYNCBED_SPEC  the RunSpec as JSON        SYNCBED_DATA  folder of a prepared data set
-    SYNCBED_OUT   folder for checkpoints (optional)
+    SYNCBED_OUT   folder for checkpoints and TensorBoard's files (optional)
+    SYNCBED_RESUME  folder of a complete checkpoint to go on from (optional)
 Standard output carries events and nothing else. Exit code 0: done. 1: failed. 2: bad input.
 """
 
@@ -16,7 +17,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
 
-from trainer import environment, events
+from trainer import environment, events, layout
+from trainer.layout import seats
 from trainer.peers import BEAT_SECONDS, START_SECONDS, Peers
 from trainer.registry import SYNCS
 from trainer.spec import RunSpec, SpecError
@@ -88,8 +90,8 @@ def run(rank: Rank) -> None:
     if not text or not folder:
         raise environment.EnvironmentFault("SYNCBED_SPEC and SYNCBED_DATA are not set: `syncbed run` sets them")
     spec, place = RunSpec.from_json(text), environment.place()
-    if spec.nodes != place.world_size:
-        raise environment.EnvironmentFault(f"WORLD_SIZE={place.world_size}: the spec says NODES={spec.nodes}")
+    if len(seats(spec)) != place.world_size:
+        raise environment.EnvironmentFault(f"WORLD_SIZE={place.world_size}: the spec asks for {len(seats(spec))} ranks")
     threads = environment.threads()
     interface = environment.interface(place.master_addr, place.master_port)
     environment.settle(threads, interface)
@@ -108,19 +110,31 @@ def run(rank: Rank) -> None:
 
     from trainer import torch_start
     from trainer.data import prepared
+    from trainer.evaluator import watch
     from trainer.loop import Run
+    from trainer.server import Server
 
     torch.set_num_threads(threads)
     wire = connect(rank, spec, place)
     torch_start.without_compiler()
-    out = os.environ.get("SYNCBED_OUT")
+    out, resume = (_folder(name) for name in ("SYNCBED_OUT", "SYNCBED_RESUME"))
     data = prepared.load(Path(folder))
     with wire.errors("the run"):  # torch talks to the other ranks in places of its own too, DDP's forward among them
-        job = Run(spec, data, wire, rank.tell, Path(out) if out else None, environment.has_bf16())
-        job.train()
-        job.evaluate()
+        match seats(spec)[place.rank].role:
+            case layout.WORKER:
+                job = Run(spec, data, wire, rank.tell, out, environment.has_bf16(), resume)
+                job.train()
+                job.evaluate()
+            case layout.SERVER:
+                Server(spec, data, wire, rank.tell).run()
+            case layout.EVALUATOR:
+                watch(spec, data, wire, rank.tell)
     rank.tell(events.Finished(rank=place.rank, peak_memory_bytes=peak_memory(), cpu_seconds=sum(os.times()[:2])))
     wire.close()
+
+
+def _folder(name: str) -> Path | None:
+    return Path(os.environ[name]) if os.environ.get(name) else None
 
 
 def connect(rank: Rank, spec: RunSpec, place: environment.Place):

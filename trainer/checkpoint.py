@@ -1,79 +1,142 @@
-"""Checkpoints: written whole or not at all, and loadable without executing code from them.
+"""Checkpoints: the complete state of a run, written whole or not at all, and loadable without executing code from them.
 
-torch.load(path, weights_only=True) -> {"schema", "spec", "step", "epoch", "model", "optimizer", "rng"}
+torch.load("checkpoints/step-000040/model.pt", weights_only=True) -> {"schema", "spec", "step", "epoch", "model"}
+
+A rank's state is one flat dictionary of tensors and plain values (trainer/state.py). Where ranks hold the same, it is
+written once: rank 0's file leaves out what model.pt holds, the other files leave out what rank 0's state holds.
 """
 
+import hashlib
+import json
 import os
-import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
+from trainer.checkpoint_folder import COMPLETE, MODEL, SCHEMA, Complete, DamagedError, name_of, rank_file, verify
+from trainer.data.prepared import InputError
 from trainer.spec import RunSpec
-
-SCHEMA = 1
+from trainer.state import MODEL_PART, digest, same
+from trainer.wire import Wire
 
 
 class CheckpointError(Exception):
     """The checkpoint could not be written. str() is one line; no partial file is left."""
 
 
-def save(folder: Path, spec: RunSpec, step: int, epoch: int, model, optimizer) -> tuple[Path, int, float]:
-    """Write step-<step>.pt into `folder`. Returns its path, bytes, and the seconds it took. Raises CheckpointError.
+def save(
+    checkpoints: Path, wire: Wire, spec: RunSpec, step: int, epoch: int, state: dict, model: dict, facts: dict[str, str]
+) -> tuple[str, int] | None:
+    """All ranks together: write the folder of `step` into `checkpoints`, complete.json last. Raises CheckpointError.
 
-    `model` is the bare module: the keys of its state have no prefix of a strategy's wrapper.
+    `state`: this rank's. `model`: the bare module's state for model.pt, the same on every rank. Returns the folder's
+    name and its bytes on rank 0, None on the others.
     """
-    began = time.perf_counter()
-    path = folder / f"step-{step:06d}.pt"
-    temporary = path.with_suffix(".tmp")
-    state = {
-        "schema": SCHEMA,
-        "spec": asdict(spec),
-        "step": step,
-        "epoch": epoch,
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "rng": torch.get_rng_state(),
-    }
+    folder = checkpoints / name_of(step)
+    mine = {name: digest(value) for name, value in state.items()} if wire.world_size > 1 else {}
+    first = json.loads(wire.tell_all("state to save", json.dumps(mine))[0])
+    files = {}
+    if wire.rank == 0:
+        weights = {name: _compact(value) for name, value in model.items()}
+        content = {"schema": SCHEMA, "spec": asdict(spec), "step": step, "epoch": epoch, "model": weights}
+        files[MODEL] = write(folder / MODEL, lambda file: torch.save(content, file))
+        elsewhere = [n for n, v in state.items() if n.startswith(MODEL_PART) and same(v, model[n[len(MODEL_PART) :]])]
+    else:
+        elsewhere = [name for name, value in mine.items() if value == first.get(name)]
+    own = {name: _compact(value) for name, value in state.items() if name not in set(elsewhere)}
+    content = {"schema": SCHEMA, "rank": wire.rank, "step": step, "own": own, "elsewhere": elsewhere}
+    name = rank_file(wire.rank)
+    files[name] = write(folder / name, lambda file: torch.save(content, file))
+    said = wire.tell_all("files saved", json.dumps(files))
+    if wire.rank != 0:
+        return None
+    for other in said[1:]:
+        files |= json.loads(other)
+    complete = Complete(step, epoch, wire.world_size, asdict(spec), facts, files)
+    text = json.dumps(asdict(complete), indent=1) + "\n"
+    written = write(folder / COMPLETE, lambda file: file.write(text.encode()))
+    return folder.name, written["bytes"] + sum(file["bytes"] for file in files.values())
+
+
+def load(folder: Path, wire: Wire, facts: dict[str, str]) -> tuple[Complete, dict]:
+    """This rank's state from the folder of one step. Raises InputError when it is damaged or not of this job.
+
+    `facts` must equal those that were saved.
+    """
+    name, first = rank_file(wire.rank), rank_file(0)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        complete = verify(folder, sorted({MODEL, first, name}))
+    except DamagedError as error:
+        raise InputError(f"RESUME: {error}") from None
+    if complete.world_size != wire.world_size:
+        raise InputError(f"RESUME: {folder} is of {complete.world_size} ranks, this run has {wire.world_size}")
+    for fact, value in facts.items():
+        if complete.facts.get(fact) != value:
+            raise InputError(f"RESUME: {fact} are {value}, in {folder} they were {complete.facts.get(fact)}")
+    model = {MODEL_PART + key: value for key, value in read(folder / MODEL)["model"].items()}
+    state = _resolve(read(folder / first), model)
+    if wire.rank != 0:
+        state = _resolve(read(folder / name), state)
+    return complete, state
+
+
+def read(path: Path) -> dict:
+    """One file of a checkpoint; only tensors and plain values are accepted."""
+    return torch.load(path, weights_only=True)
+
+
+def _resolve(content: dict, elsewhere: dict) -> dict:
+    return content["own"] | {name: elsewhere[name] for name in content["elsewhere"]}
+
+
+def _compact(value):
+    """A view as a tensor of its own: torch.save writes the whole storage of what it is given."""
+    if isinstance(value, torch.Tensor) and value.untyped_storage().nbytes() > value.nbytes:
+        return value.clone()
+    return value
+
+
+def write(path: Path, fill: Callable) -> dict:
+    """Have `fill` write a file, then move it into place. Returns its {"bytes", "sha256"}. Raises CheckpointError."""
+    temporary = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
             sink = _Sink(file)
             try:
-                torch.save(state, sink)
+                fill(sink)
             except RuntimeError as error:  # torch's way of passing on that a write failed
                 raise sink.error or error from None
             file.flush()
             os.fsync(file.fileno())
-            size = file.tell()
         temporary.replace(path)
     except (OSError, RuntimeError) as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
         raise CheckpointError(f"checkpoint {path}: {reason[0].lower() + reason[1:]}") from error
-    return path, size, time.perf_counter() - began
+    return {"bytes": sink.bytes, "sha256": sink.digest.hexdigest()}
 
 
 class _Sink:
-    """A file for torch.save that remembers why a write failed: torch reports only that it did."""
+    """A file for torch.save: hashed on the way, and it remembers why a write failed, which torch does not."""
 
     def __init__(self, file):
         self.file, self.error = file, None
+        self.bytes, self.digest = 0, hashlib.sha256()
 
     def write(self, data) -> int:
         try:
-            return self.file.write(data)
+            written = self.file.write(data)
         except OSError as error:
             self.error = error
             raise
+        self.bytes += written
+        self.digest.update(data)
+        return written
 
     def flush(self) -> None:
         self.file.flush()
-
-
-def load(path: Path) -> dict:
-    """Read a checkpoint; only tensors and plain values are accepted."""
-    return torch.load(path, weights_only=True)

@@ -56,15 +56,16 @@ def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
 def threads(environ=os.environ, root: Path = Path("/sys/fs/cgroup")) -> int:
     """Compute threads of this rank: its cores rounded down, at least 1.
 
-    SYNCBED_CPUS (cores of this rank's node, set by a launcher whose nodes are no cgroups of their own) wins; else the
-    cgroup's quota, else all cores this process may run on, shared by the LOCAL_WORLD_SIZE ranks that run here.
+    The node's cores are SYNCBED_CPUS (set by a launcher whose nodes are no cgroups of their own), else the cgroup's
+    quota, else all cores this process may run on. The LOCAL_WORLD_SIZE ranks of the node share them.
     """
     if given := environ.get("SYNCBED_CPUS"):
         try:
-            return max(1, int(float(given)))
+            cores = float(given)
         except ValueError:
             raise EnvironmentFault(f"SYNCBED_CPUS={given}: a number of cores") from None
-    cores = cpu_quota(root) or len(os.sched_getaffinity(0))
+    else:
+        cores = cpu_quota(root) or len(os.sched_getaffinity(0))
     return max(1, int(cores / _whole(environ, "LOCAL_WORLD_SIZE", 1, "1")))
 
 
@@ -96,6 +97,16 @@ def settle(thread_count: int, interface_name: str, environ=os.environ) -> None:
     environ["OMP_NUM_THREADS"] = environ["MKL_NUM_THREADS"] = str(thread_count)
     environ["OMP_WAIT_POLICY"] = "PASSIVE"
     environ["GLOO_SOCKET_IFNAME"] = interface_name
+
+
+def interface_bytes(environ=os.environ, root: Path = Path("/sys/class/net")) -> tuple[int, int]:
+    """Bytes that this rank's network interface has sent and received since it came up; zeros where nobody counts."""
+    counters = root / environ.get("GLOO_SOCKET_IFNAME", "lo") / "statistics"
+    try:
+        sent, received = (int((counters / f"{way}_bytes").read_text()) for way in ("tx", "rx"))
+    except (OSError, ValueError):
+        return 0, 0
+    return sent, received
 
 
 def has_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:

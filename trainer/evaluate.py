@@ -24,20 +24,6 @@ class Score:
         return int(self.confusion.trace()) / self.samples
 
 
-def average_statistics(model, wire: Wire) -> None:
-    """Replace the running statistics of batch norm by their mean over the ranks, in one all-reduce.
-
-    In training each rank's statistics follow its own shards; with the mean, which is that of statistics gathered
-    from all of them, the evaluation, the checkpoint and every rank agree. Training itself never reads them.
-    """
-    statistics = [b for b in model.buffers() if b.is_floating_point()]
-    if not statistics:
-        return
-    flat = wire.all_reduce(torch.cat([b.flatten() for b in statistics])) / wire.world_size
-    for buffer, mean in zip(statistics, flat.split([b.numel() for b in statistics]), strict=True):
-        buffer.copy_(mean.view_as(buffer))
-
-
 def evaluate(model, data: Prepared, wire: Wire, autocast) -> Score:
     """Score the model on the whole test set; every rank gets the result. Raises WireError.
 

@@ -42,10 +42,11 @@ class Ready(Event):
     gradient_bytes: int  # S in the formulas
     train_samples: int
     test_samples: int
-    steps: int  # how many this run takes, whether asked for as STEPS or EPOCHS
+    steps: int  # number of the last one, whether asked for as STEPS or EPOCHS
     steps_per_epoch: int
     versions: dict[str, str]
     bf16_hint: bool  # fp32 was asked for and this CPU has bf16 instructions
+    steps_before: int = 0  # done by the run that this one goes on with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +62,16 @@ class Step(Event):
     step_seconds: float  # wall time of the whole step
     sent_bytes: int  # payload of the collectives of this step
     received_bytes: int
+    staleness: float | None = None  # of its update: updates between its pull and push, mean over servers
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint(Event):
+    """Rank 0: a checkpoint is complete."""
+
     step: int
-    path: str  # inside the node
-    bytes: int
+    path: str  # of its folder, in the run's folder
+    bytes: int  # of all its files
     seconds: float
 
 
@@ -78,6 +82,11 @@ class Trained(Event):
     seconds: float  # from before the first step to after the last
     distinct_samples: int  # training samples seen by any rank
     synchronisations: int
+    interface_sent_bytes: int  # by the network interface over the same time, headers and heartbeats included; locally
+    interface_received_bytes: int  # the loopback's, which all ranks share
+    sent_bytes: int = 0  # after the last step, in bringing together what was still apart
+    received_bytes: int = 0
+    lost_workers: list[int] = field(default_factory=list)  # ranks that the others went on without
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +99,26 @@ class Evaluated(Event):
     confusion_matrix: list[list[int]]  # [true class][predicted class]
     classes: list[str]
     seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served(Event):
+    """A parameter server, once every worker has taken its last weights."""
+
+    updates: int  # SGD steps on its part
+    sent_bytes: int  # payload to workers and evaluator, from the first push to the last pull
+    received_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Monitored(Event):
+    """The evaluator: the servers' weights on the whole test set, while the workers train on."""
+
+    step: int  # of the slowest worker
+    updates: int  # SGD steps so far, of the first server
+    samples: int
+    loss: float | None
+    accuracy: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +172,10 @@ class Busy(Event):
 HEARTBEAT_SECONDS = 2.0
 _KINDS = {
     k.__name__.lower(): k
-    for k in (Started, Ready, Step, Checkpoint, Trained, Evaluated, Finished, Failed, Alive, Warning, Exited, Busy)
+    for k in (
+        *(Started, Ready, Step, Checkpoint, Trained, Served, Monitored, Evaluated, Finished, Failed, Alive, Warning),
+        *(Exited, Busy),
+    )
 }
 _lock = threading.Lock()
 

@@ -31,6 +31,9 @@ class Peers:
     def __init__(self, store, rank: int, world_size: int, deadline_seconds: float, clock=time.monotonic):
         self.store, self.rank, self.clock = store, rank, clock
         self.others = {r: Peer() for r in range(world_size) if r != rank}
+        self.alike = set(range(world_size))  # ranks that take part in this rank's collectives
+        self.expendable: set[int] = set()  # ranks without which the run goes on, for now
+        self.lost: dict[int, str] = {}  # ranks that it went on without, and why they are lost
         self.at = (0, "start-up")  # this rank's latest collective
         # The run must have ended within the deadline; what is left after the watch has decided goes into saying so.
         self.limit_seconds = max(deadline_seconds - 2.0, 2 * SILENT_SECONDS)
@@ -115,9 +118,24 @@ class Peers:
         now = self.clock()
         if self.rank != 0 and (self.store_lost or now - self._answered > seconds):
             return 0, now - self._answered
-        ages = [(now - p.seen, r) for r, p in self.others.items() if p.beat >= 0 and p.left is None]
+        ages = [(now - p.seen, r) for r, p in self._needed() if p.beat >= 0 and p.left is None]
         age, rank = max(ages, default=(0.0, -1))
         return (rank, age) if age > seconds else None
+
+    def _needed(self) -> list[tuple[int, Peer]]:
+        return [(r, p) for r, p in self.others.items() if r not in self.expendable and r not in self.lost]
+
+    def absent(self, rank: int, seconds: float) -> str | None:
+        """Why a rank must be taken for lost: it gave up, or showed no beat for over `seconds`. None: it is there."""
+        peer = self.others[rank]
+        age = self._answered - peer.seen  # while the store does not answer, nobody's beats can be seen
+        if peer.left:
+            return f"it gave up: {peer.left['message']}"
+        return f"no sign of life for {age:.0f} s" if age > seconds and not self._stopping.is_set() else None
+
+    def go_on_without(self, lost: dict[int, str]) -> None:
+        """These ranks are lost and not waited for; all others are needed from now on."""
+        self.lost, self.expendable = lost, set()
 
     def overdue(self) -> tuple[int, float] | None:
         """A rank whose silence must end the run now, and its seconds of silence."""
@@ -131,18 +149,19 @@ class Peers:
 
     def gone(self) -> tuple[int, str] | None:
         """A rank that gave up, or that such a rank blames, and what was said about it."""
-        left = {r: p.left for r, p in self.others.items() if p.left}
+        left = {r: p.left for r, p in self._needed() if p.left}
         for r, said in left.items():  # first those that failed by themselves
             if said["kind"] in ("own", "input"):
                 return r, said["message"]
         for said in left.values():
-            if said["suspect"] not in (None, self.rank):
+            if said["suspect"] not in {None, self.rank, *self.expendable}:
                 return said["suspect"], said["message"]
         return next(((r, said["message"]) for r, said in left.items()), None)
 
     def disagreement(self) -> tuple[int, str] | None:
         """A rank whose collective is not what most ranks began at that place of the sequence, and both, in words."""
-        calls = {r: p.at[1] for r, p in self.others.items() if p.at[0] == self.at[0]} | {self.rank: self.at[1]}
+        calls = {r: p.at[1] for r, p in self._needed() if p.at[0] == self.at[0] and r in self.alike}
+        calls[self.rank] = self.at[1]
         in_order = [calls[r] for r in sorted(calls)]
         usual = max(in_order, key=in_order.count)  # of equally many, the lowest rank's
         odd = next((r for r in sorted(calls) if calls[r] != usual), None)
@@ -162,7 +181,8 @@ class Peers:
             if self.clock() > until:
                 break
             time.sleep(0.1)
-        behind = min(self.others.items(), key=lambda item: item[1].at[0], default=None)
+        alike = [(r, p) for r, p in self.others.items() if r in self.alike and r not in self.lost]
+        behind = min(alike, key=lambda item: item[1].at[0], default=None)
         if behind and behind[1].at[0] < self.at[0]:
             return behind[0], f"it is alive, but still at {behind[1].at[1]} (#{behind[1].at[0]})"
         return None, "every rank is alive"

@@ -7,45 +7,176 @@ The monitor validates a spec and the trainer builds from it, so the names live h
 from dataclasses import dataclass
 from importlib import import_module
 
+Shape = tuple[int, int, int]  # channels, height, width of an image
+COLOUR, GREY = (3, 32, 32), (1, 28, 28)
+
 
 @dataclass(frozen=True)
 class Strategy:
     place: str
     summary: str
     distributed: bool = True  # False: one replica, NODES must be 1
+    repeatable: bool = True  # False: what it computes depends on which rank is faster
+    shared_memory: bool = False  # ranks share the memory of one node: NODES must be 1, NPROC says how many they are
+    servers: bool = False  # parameter servers take part beside the workers
+    survives_lost_workers: bool = False  # goes on when a worker other than rank 0 is lost after its first step
+    exact: bool = True  # equals SGD on the joined batch to float tolerance; the algebra tests then run on it
+    settings: tuple[str, ...] = ()  # fields of the spec that this strategy takes and not all do
+
+    @property
+    def one_node(self) -> bool:
+        return self.shared_memory or not self.distributed
 
 
 @dataclass(frozen=True)
 class Model:
-    place: str
+    place: str  # "module:function", called with the number of classes and the shape of an image
     summary: str
-    input_shape: tuple[int, int, int]  # channels, height, width
-    parameters: int  # at 10 classes; asserted when the model is built
+    parameters: dict[Shape, int]  # by each shape it takes, the preferred first; at 10 classes, held against when built
+    lr: float = 0.1  # the learning rate where none is named
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The image shapes this model takes, the preferred first."""
+        return tuple(self.parameters)
 
 
 @dataclass(frozen=True)
 class DataSet:
     place: str  # "module:function" in monitor/, which prepares it; ranks only read what was prepared
     summary: str
-    shape: tuple[int, int, int]  # channels, height, width
+    shape: Shape | None  # None: made in whatever shape the model takes
     classes: int
 
+    def fits(self, model: Model) -> bool:
+        """Whether the model takes these images."""
+        return self.shape is None or self.shape in model.shapes
+
+
+_COMPRESSION = ("compress", "ratio", "compress_rank")
+_SERVERS = ("servers", "colocated", "evaluator")
 
 SYNCS = {
     "single": Strategy("trainer.sync.single:Single", "one replica, no wire", distributed=False),
-    "ddp": Strategy("trainer.sync.ddp:Ddp", "torch's DistributedDataParallel, all-reduce overlapped with backward"),
+    "ddp": Strategy(
+        "trainer.sync.ddp:Ddp",
+        "torch's DistributedDataParallel, all-reduce overlapped with backward",
+        settings=("shares", "sync_bn"),
+    ),
+    "all_reduce": Strategy(
+        "trainer.sync.all_reduce:AllReduce",
+        "gradients summed by all-reduce after backward",
+        settings=("shares", "sync_bn", "granularity", "bucket_mb", *_COMPRESSION),
+    ),
+    "ring": Strategy(
+        "trainer.sync.ring:Ring",
+        "our own ring all-reduce from point-to-point sends",
+        settings=("shares", "sync_bn", *_COMPRESSION),
+    ),
+    "gather_scatter": Strategy(
+        "trainer.sync.gather_scatter:GatherScatter",
+        "gradients gathered on rank 0, averaged, scattered back",
+        settings=("shares", "sync_bn"),
+    ),
+    "local_sgd": Strategy(
+        "trainer.sync.local_sgd:LocalSgd",
+        "H local steps, then weights and momentum averaged",
+        exact=False,
+        settings=("local_steps",),
+    ),
+    "diloco": Strategy(
+        "trainer.sync.diloco:Diloco",
+        "H local steps, then an outer Nesterov step along the averaged change",
+        exact=False,
+        settings=("local_steps", "outer_lr", "outer_momentum"),
+    ),
+    "gossip": Strategy(
+        "trainer.sync.gossip:Gossip",
+        "after each step, weights averaged with the neighbours only",
+        exact=False,
+        settings=("topology",),
+    ),
+    "psgd": Strategy(
+        "trainer.sync.psgd:Psgd",
+        "each worker alone on its part of the data, weights averaged once at the end",
+        exact=False,
+    ),
+    "hogwild": Strategy(
+        "trainer.sync.hogwild:Hogwild",
+        "lock-free workers on the shared memory of one node",
+        repeatable=False,
+        shared_memory=True,
+        exact=False,
+    ),
+    "ps_sync": Strategy(
+        "trainer.sync.ps_sync:PsSync",
+        "parameter servers in lock-step",
+        servers=True,
+        settings=("shares", *_SERVERS, *_COMPRESSION),
+    ),
+    "ps_async": Strategy(
+        "trainer.sync.ps_async:PsAsync",
+        "parameter servers, each worker at its own pace up to STALENESS steps ahead",
+        servers=True,
+        survives_lost_workers=True,
+        repeatable=False,
+        exact=False,
+        settings=("staleness", *_SERVERS, *_COMPRESSION),
+    ),
+}
+
+# What may travel in place of gradients (COMPRESS).
+COMPRESSORS = {
+    "none": "trainer.compress.none:Plain",
+    "bf16": "trainer.compress.bf16:Bf16",
+    "topk": "trainer.compress.topk:TopK",
+    "powersgd": "trainer.compress.powersgd:PowerSgd",
 }
 
 MODELS = {
-    "vgg11": Model("trainer.models.vgg:vgg11", "VGG-11 with batch norm for 32x32 images", (3, 32, 32), 9_231_114),
-}
-
-DATA = {
-    "cifar10": DataSet("monitor.data.cifar10:prepare", "CIFAR-10: 50,000 + 10,000 colour photographs", (3, 32, 32), 10),
-    "synthetic": DataSet(
-        "monitor.data.synthetic:prepare", "learnable images made from the seed, nothing fetched", (3, 32, 32), 10
+    "vgg11": Model("trainer.models.vgg:vgg11", "VGG-11 with batch norm for 32x32 images", {COLOUR: 9_231_114}),
+    "vgg13": Model("trainer.models.vgg:vgg13", "VGG-13 with batch norm for 32x32 images", {COLOUR: 9_416_010}),
+    "vgg16": Model("trainer.models.vgg:vgg16", "VGG-16 with batch norm for 32x32 images", {COLOUR: 14_728_266}),
+    "vgg19": Model("trainer.models.vgg:vgg19", "VGG-19 with batch norm for 32x32 images", {COLOUR: 20_040_522}),
+    "alexnet": Model(
+        "trainer.models.alexnet:alexnet",
+        "AlexNet with a stem for 32x32 images; most of it is linear",
+        {COLOUR: 57_044_810},
+        lr=0.01,
+    ),
+    "cnn3": Model(
+        "trainer.models.cnn:cnn3", "6 and 16 filters of 5x5, a hidden layer of 64", {COLOUR: 29_186}, lr=0.01
+    ),
+    "cnn5": Model("trainer.models.cnn:cnn5", "two convolutions, three poolings, dropout", {GREY: 9_840}, lr=0.01),
+    "logistic": Model(
+        "trainer.models.logistic:logistic",
+        "softmax regression, one linear layer",
+        {GREY: 7_850, COLOUR: 30_730},
+        lr=0.01,
     ),
 }
+
+DATA = {  # of two that fit a model, the first is its default
+    "cifar10": DataSet("monitor.data.cifar10:prepare", "CIFAR-10: 50,000 + 10,000 colour photographs", COLOUR, 10),
+    "svhn": DataSet("monitor.data.svhn:prepare", "SVHN: 73,257 + 26,032 house numbers, cropped digits", COLOUR, 10),
+    "mnist": DataSet("monitor.data.mnist:mnist", "MNIST: 60,000 + 10,000 handwritten digits", GREY, 10),
+    "fashion_mnist": DataSet(
+        "monitor.data.mnist:fashion_mnist", "Fashion-MNIST: 60,000 + 10,000 pieces of clothing", GREY, 10
+    ),
+    "synthetic": DataSet(
+        "monitor.data.synthetic:prepare", "learnable images made from the seed, nothing fetched", None, 10
+    ),
+}
+
+
+def image_shape(model: str, data: str) -> Shape:
+    """The shape of the images that this model is trained on with this data."""
+    return DATA[data].shape or MODELS[model].shapes[0]
+
+
+def default_data(model: str) -> str:
+    """The data set a model is trained on when none is named: the first that has its preferred shape."""
+    return next(name for name, data in DATA.items() if data.shape in (None, MODELS[model].shapes[0]))
 
 
 def load(place: str):

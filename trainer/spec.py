@@ -6,13 +6,17 @@ RunSpec.from_json(spec.to_json()) == spec
 
 import json
 import math
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 
-from trainer.registry import DATA, MODELS, SYNCS
+from trainer.registry import COMPRESSORS, DATA, MODELS, SYNCS, Shape, default_data, image_shape
 
 PRECISIONS = ("fp32", "bf16")
+GRANULARITIES = ("tensor", "bucket", "flat")
+TOPOLOGIES = ("ring", "random")
 MAX_NODES = 16
+MAX_NPROC = 16
+DEFAULT_BATCH = 256
 
 
 class SpecError(ValueError):
@@ -34,17 +38,34 @@ class RunSpec:
 
     sync: str = setting("SYNC", "ddp", "how replicas are kept together: " + ", ".join(SYNCS))
     model: str = setting("MODEL", "vgg11", "what is trained: " + ", ".join(MODELS))
-    data: str = setting("DATA", "cifar10", "what it is trained on: " + ", ".join(DATA))
+    data: str = setting("DATA", "cifar10", "what it is trained on, by default what fits MODEL: " + ", ".join(DATA))
     nodes: int = setting("NODES", 4, f"nodes that train together, 1..{MAX_NODES}")
-    batch: int = setting("BATCH", 256, "global batch: samples per step over all nodes")
+    nproc: int = setting("NPROC", 1, "worker processes per node")
+    batch: int = setting("BATCH", DEFAULT_BATCH, "global batch: samples per step over all workers")
+    shares: tuple[int, ...] | None = setting("SHARES", None, "each worker's part of the batch, as 2,1,1,1")
     steps: int | None = setting("STEPS", 40, "optimizer steps")
     epochs: int | None = setting("EPOCHS", None, "passes over the training data, instead of STEPS")
     seed: int = setting("SEED", 42, "seed of weights, data order and augmentation")
-    lr: float = setting("LR", 0.1, "learning rate")
+    lr: float = setting("LR", 0.1, "learning rate; 0.01 for models without batch norm")
     momentum: float = setting("MOMENTUM", 0.9, "SGD momentum")
     weight_decay: float = setting("WEIGHT_DECAY", 1e-4, "L2 penalty")
     precision: str = setting("PRECISION", "fp32", "arithmetic of forward and backward: " + ", ".join(PRECISIONS))
+    sync_bn: int = setting("SYNC_BN", 0, "1: batch-norm statistics are of the global batch")
+    granularity: str = setting("GRANULARITY", "bucket", "what is reduced at once: " + ", ".join(GRANULARITIES))
+    bucket_mb: float = setting("BUCKET_MB", 25.0, "size of a bucket, MB of gradients")
+    compress: str = setting("COMPRESS", "none", "how what is sent is made smaller: " + ", ".join(COMPRESSORS))
+    ratio: float = setting("RATIO", 0.01, "share of the entries that COMPRESS=topk sends")
+    compress_rank: int = setting("RANK", 2, "rank of COMPRESS=powersgd")
+    servers: int = setting("SERVERS", 1, "parameter server shards")
+    colocated: int = setting("COLOCATED", 0, "1: servers share the nodes of workers; 0: nodes of their own")
+    evaluator: int = setting("EVALUATOR", 0, "1: one more process evaluates the servers' weights while workers train")
+    staleness: int = setting("STALENESS", 4, "steps that the fastest worker may be ahead of the slowest")
+    local_steps: int = setting("H", 8, "local steps between synchronisations")
+    outer_lr: float = setting("OUTER_LR", 0.7, "learning rate of the outer optimizer")
+    outer_momentum: float = setting("OUTER_MOMENTUM", 0.9, "Nesterov momentum of the outer optimizer")
+    topology: str = setting("TOPOLOGY", "ring", "who a node averages with: " + ", ".join(TOPOLOGIES))
     every_steps: int = setting("EVERY", 0, "steps between checkpoints; 0: one at the end")
+    tensorboard: int = setting("TENSORBOARD", 0, "1: scalars of every rank and the model's graph for TensorBoard")
     deadline_seconds: float = setting("DEADLINE", 30.0, "seconds within which a lost or silent rank ends the run")
 
     def __post_init__(self):
@@ -53,7 +74,27 @@ class RunSpec:
         _one_of("DATA", self.data, DATA)
         _one_of("PRECISION", self.precision, PRECISIONS)
         _whole("NODES", self.nodes, 1, MAX_NODES)
+        _whole("NPROC", self.nproc, 1, MAX_NPROC)
         _whole("BATCH", self.batch, 1)
+        for name, value, allowed in (
+            ("GRANULARITY", self.granularity, GRANULARITIES),
+            ("COMPRESS", self.compress, COMPRESSORS),
+            ("TOPOLOGY", self.topology, TOPOLOGIES),
+        ):
+            _one_of(name, value, allowed)
+        for name, value in (("SYNC_BN", self.sync_bn), ("COLOCATED", self.colocated), ("EVALUATOR", self.evaluator)):
+            _whole(name, value, 0, 1)
+        _whole("TENSORBOARD", self.tensorboard, 0, 1)
+        _whole("SERVERS", self.servers, 1, MAX_NODES)
+        _whole("RANK", self.compress_rank, 1)
+        _whole("STALENESS", self.staleness, 0)
+        _whole("H", self.local_steps, 1)
+        _number("BUCKET_MB", self.bucket_mb, 0, strictly=True)
+        _number("RATIO", self.ratio, 0, strictly=True)
+        if self.ratio > 1:
+            raise SpecError("RATIO", self.ratio, "a number above 0 and at most 1")
+        _number("OUTER_LR", self.outer_lr, 0, strictly=True)
+        _number("OUTER_MOMENTUM", self.outer_momentum, 0, below=1)
         _whole("SEED", self.seed, 0, 2**31 - 1)
         _whole("EVERY", self.every_steps, 0)
         _number("LR", self.lr, 0, strictly=True)
@@ -68,29 +109,142 @@ class RunSpec:
             _whole("EPOCHS", self.epochs, 1)
         if not SYNCS[self.sync].distributed and self.nodes != 1:
             raise SpecError("NODES", self.nodes, f"SYNC={self.sync} is one replica; leave NODES out or give 1")
-        if self.batch % self.nodes:
-            low = self.batch - self.batch % self.nodes
-            near = f"{low} or {low + self.nodes}" if low else f"{self.nodes} or {2 * self.nodes}"
-            raise SpecError("BATCH", self.batch, f"does not divide over NODES={self.nodes}; {near} would do")
-        wants, has = MODELS[self.model].input_shape, DATA[self.data].shape
-        if wants != has:
-            fits = ", ".join(name for name, d in DATA.items() if d.shape == wants)
-            raise SpecError("DATA", self.data, f"images are {has}, MODEL={self.model} takes {wants}: {fits} would do")
+        if not SYNCS[self.sync].distributed and self.nproc != 1:
+            raise SpecError("NPROC", self.nproc, f"SYNC={self.sync} is one replica; leave NPROC out or give 1")
+        if SYNCS[self.sync].shared_memory and self.nodes != 1:
+            text = f"SYNC={self.sync} shares the memory of one node; leave NODES out or give 1, and NPROC=workers"
+            raise SpecError("NODES", self.nodes, text)
+        self._check_strategy_settings()
+        if self.servers_alone >= self.nodes and SYNCS[self.sync].servers:
+            raise SpecError(
+                "NODES", self.nodes, f"SERVERS={self.servers} leaves no node for a worker; COLOCATED=1 would do"
+            )
+        shares = self.shares or (1,) * self.workers
+        if len(shares) != self.workers or min(shares) < 1:
+            text = ",".join(map(str, shares))
+            raise SpecError("SHARES", text, f"{self.workers} whole numbers from 1, one for each worker")
+        parts = sum(shares)
+        if self.batch % parts:
+            low = self.batch - self.batch % parts
+            near = f"{low} or {low + parts}" if low else f"{parts} or {2 * parts}"
+            raise SpecError("BATCH", self.batch, f"does not divide over {self._parts_text()}; {near} would do")
+        self._check_fit()
+
+    def _check_fit(self) -> None:
+        """Refuse images in a shape that the model does not take, and say what goes with either of the two."""
+        model, data = MODELS[self.model], DATA[self.data]
+        if data.fits(model):
+            return
+        has, takes = shape_text(data.shape), " or ".join(map(shape_text, model.shapes))
+        this_model = " or ".join(name for name, d in DATA.items() if d.fits(model))
+        this_data = " or ".join(name for name, m in MODELS.items() if data.fits(m))
+        raise SpecError(
+            "DATA",
+            self.data,
+            f"its images are {has} and MODEL={self.model} takes {takes}; "
+            f"with this model DATA={this_model} would do, with this data MODEL={this_data}",
+        )
+
+    def _check_strategy_settings(self) -> None:
+        """Refuse a setting that this strategy would not look at."""
+        taken = SYNCS[self.sync].settings
+        for f in fields(self):
+            users = [name for name, strategy in SYNCS.items() if f.name in strategy.settings]
+            if users and f.name not in taken and getattr(self, f.name) != f.default:
+                text = f"SYNC={self.sync} does not take it; {', '.join(users)} would"
+                raise SpecError(f.metadata["setting"], getattr(self, f.name), text)
+        for name, value, default, setting, given, needs in (
+            ("RATIO", self.ratio, 0.01, "COMPRESS", self.compress, "topk"),
+            ("RANK", self.compress_rank, 2, "COMPRESS", self.compress, "powersgd"),
+            ("BUCKET_MB", self.bucket_mb, 25.0, "GRANULARITY", self.granularity, "bucket"),
+        ):
+            if value != default and given != needs:
+                raise SpecError(name, value, f"goes with {setting}={needs}")
+
+    def _parts_text(self) -> str:
+        if self.shares:
+            return f"SHARES={','.join(map(str, self.shares))}"
+        if SYNCS[self.sync].servers and not self.colocated:
+            return f"{self.workers} workers (NODES={self.nodes} less SERVERS={self.servers})"
+        return f"NODES={self.nodes}" + (f" x NPROC={self.nproc}" if self.nproc > 1 else "")
+
+    @property
+    def shape(self) -> Shape:
+        """Channels, height and width of the images."""
+        return image_shape(self.model, self.data)
+
+    @property
+    def servers_alone(self) -> int:
+        """Nodes that hold a server and no worker."""
+        return self.servers if SYNCS[self.sync].servers and not self.colocated else 0
+
+    @property
+    def workers(self) -> int:
+        """Ranks that train."""
+        return (self.nodes - self.servers_alone) * self.nproc
+
+    def samples_of(self, worker: int) -> int:
+        """This worker's part of the global batch."""
+        shares = self.shares or (1,) * self.workers
+        return self.batch * shares[worker] // sum(shares)
 
     @classmethod
     def from_settings(cls, settings: dict[str, str]) -> "RunSpec":
         """Build from the words of `make run`, all values text. A word that is not a setting raises SpecError."""
+        values = cls.values_of(settings)
+        if "epochs" in values:
+            values.setdefault("steps", None)
+        if values.get("model") in MODELS:
+            values.setdefault("data", default_data(values["model"]))
+            values.setdefault("lr", MODELS[values["model"]].lr)
+        strategy = SYNCS.get(values.get("sync", cls.sync), SYNCS["ddp"])
+        if strategy.one_node:
+            values.setdefault("nodes", 1)
+        if strategy.shared_memory:
+            values.setdefault("nproc", 2)
+        if "batch" not in values:
+            values["batch"] = cls._default_batch(values)
+        return cls(**values)
+
+    @classmethod
+    def values_of(cls, settings: dict[str, str]) -> dict:
+        """Fields and their values from the words of `make run`. Raises SpecError; ranges are not checked yet."""
         by_setting = {f.metadata["setting"]: f for f in fields(cls)}
         values = {}
         for name, text in settings.items():
             if name not in by_setting:
                 raise SpecError(name, text, unknown(name, by_setting))
             values[by_setting[name].name] = _convert(name, text, by_setting[name].type)
-        if "epochs" in values:
-            values.setdefault("steps", None)
-        if not SYNCS.get(values.get("sync", cls.sync), SYNCS["ddp"]).distributed:
-            values.setdefault("nodes", 1)
-        return cls(**values)
+        return values
+
+    def changed(self, values: dict) -> "RunSpec":
+        """This spec with other values; STEPS takes the place of EPOCHS and the other way round. Raises SpecError."""
+        length = {"steps", "epochs"} & values.keys()
+        return replace(self, **(dict.fromkeys(("steps", "epochs")) if length else {}) | values)
+
+    @classmethod
+    def _default_batch(cls, values: dict) -> int:
+        """The default, or the largest batch below it that divides over the workers asked for."""
+        if values.get("shares"):
+            parts = sum(values["shares"])
+        else:
+            nodes, nproc = values.get("nodes", cls.nodes), values.get("nproc", cls.nproc)
+            strategy = SYNCS.get(values.get("sync", cls.sync))
+            alone = strategy is not None and strategy.servers and not values.get("colocated", cls.colocated)
+            parts = (nodes - (values.get("servers", cls.servers) if alone else 0)) * nproc
+        return max(DEFAULT_BATCH // parts, 1) * parts if parts > 0 else DEFAULT_BATCH
+
+    @classmethod
+    def settings_help(cls) -> dict[str, str]:
+        """What each setting is for, by name."""
+        told = {
+            "NODES": "the cluster's, or 4",
+            "EPOCHS": "none",
+            "SHARES": "equal",
+        }  # where the field is not the whole truth
+        help = {f.metadata["setting"]: f.metadata["help"] for f in fields(cls)}
+        defaults = {f.metadata["setting"]: f.default for f in fields(cls)} | told
+        return {name: f"{help[name]}; default: {defaults[name]}" for name in help}
 
     def to_json(self) -> str:
         """One line of JSON; from_json reads it back."""
@@ -103,7 +257,14 @@ class RunSpec:
         known = {f.name for f in fields(cls)}
         for name in values.keys() - known:
             raise SpecError(name, values[name], "not a field of this version's spec")
+        if values.get("shares") is not None:
+            values["shares"] = tuple(values["shares"])
         return cls(**values)
+
+
+def shape_text(shape: Shape) -> str:
+    """A shape as people write it: 3x32x32."""
+    return "x".join(map(str, shape))
 
 
 def unknown(name: str, known) -> str:
@@ -134,6 +295,11 @@ def _convert(name, text, kind):
     """Text to the field's type; what is not even a number raises SpecError here, ranges are checked when built."""
     if kind is str:
         return text
+    if name == "SHARES":
+        try:
+            return tuple(int(part) for part in text.split(","))
+        except ValueError:
+            raise SpecError(name, text, "whole numbers, one for each worker, as 2,1,1,1") from None
     whole = kind is not float
     try:
         return int(text) if whole else float(text)

@@ -6,6 +6,7 @@ compared with a formula (exactly) and with the network interface (plus a few per
 
 import re
 import time
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from fractions import Fraction
@@ -56,9 +57,12 @@ class Wire:
     def __init__(self, rank: int = 0, world_size: int = 1, store=None, peers: Peers | None = None, deadline=30.0):
         self.rank, self.world_size = rank, world_size
         self.store, self.peers, self.deadline = store, peers, deadline
+        self.root = store  # of the wire of all ranks; `store` has this wire's own names
+        self.ranks = tuple(range(world_size))  # this wire's ranks as the wire of all ranks numbers them
+        self.group = None  # torch's name for the wire of all ranks
         self.waited_seconds = 0.0  # time in which this rank did nothing but wait for a collective
         self._sent = self._received = Fraction(0)
-        self._sequence = 0
+        self._sequence = self._tellings = 0
 
     def connect(self) -> None:
         """Form the Gloo process group, once all ranks are there. Raises WireError."""
@@ -72,6 +76,20 @@ class Wire:
                 timeout=timedelta(seconds=self.deadline),
             )
 
+    def among(self, ranks: Sequence[int]) -> "Wire":
+        """A wire for some of this one's ranks, numbered anew in this order. Each of them calls this, no other does."""
+        if self.store is None or tuple(ranks) == self.ranks:
+            return self
+        name = f"among {','.join(map(str, ranks))}"
+        wire = Wire(ranks.index(self.rank), len(ranks), dist.PrefixStore(name, self.store), self.peers, self.deadline)
+        wire.root, wire.ranks, wire._sequence = self.root, tuple(self.ranks[r] for r in ranks), self._sequence
+        self.peers.alike = set(wire.ranks)
+        with self.errors("forming a process group of some ranks"):
+            # dist.new_group names a group by how many this rank has made before, which is not alike on all ranks.
+            store, patience = dist.PrefixStore("gloo", wire.store), timedelta(seconds=self.deadline)
+            wire.group = dist.ProcessGroupGloo(store, wire.rank, wire.world_size, patience)
+        return wire
+
     # -- collectives ---------------------------------------------------------------------------------------------
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -79,39 +97,106 @@ class Wire:
         if self.store is None:
             return tensor
         with self._blocking(f"all_reduce of {_shape(tensor)}"):
-            dist.all_reduce(tensor)
+            dist.all_reduce(tensor, group=self.group)
         self._count_ring(tensor)
         return tensor
 
     def all_reduce_later(self, tensor: torch.Tensor) -> torch.futures.Future:
         """Begin to sum over the ranks, in place; the future holds [tensor]. The caller counts what it waits."""
-        self._note(f"all_reduce of {_shape(tensor)}")
+        self.note(f"all_reduce of {_shape(tensor)}")
         self._count_ring(tensor)
-        return dist.all_reduce(tensor, async_op=True).get_future()
+        return dist.all_reduce(tensor, group=self.group, async_op=True).get_future()
 
     def broadcast(self, tensor: torch.Tensor, source: int = 0) -> torch.Tensor:
         """Copy from rank `source` to all, in place. Blocks; the time counts as waited."""
         if self.store is None:
             return tensor
         with self._blocking(f"broadcast of {_shape(tensor)}"):
-            dist.broadcast(tensor, source)
+            dist.broadcast(tensor, group=self.group, group_src=source)
         # Gloo sends along a binomial tree: position p has a child p + 2^i for each i below p's lowest set bit.
         n, position = self.world_size, (self.rank - source) % self.world_size
         bits = range((n - 1).bit_length())
         children = sum(position % (2 << i) == 0 and position + (1 << i) < n for i in bits)
-        self._count(children * tensor.nbytes, tensor.nbytes if self.rank != source else 0)
+        self.count(children * tensor.nbytes, tensor.nbytes if self.rank != source else 0)
         return tensor
+
+    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Every rank's tensor, in the order of ranks; all of one shape and type. Blocks; the time counts as waited."""
+        if self.store is None:
+            return [tensor]
+        gathered = [torch.empty_like(tensor) for _ in range(self.world_size)]
+        with self._blocking(f"all_gather of {_shape(tensor)}"):
+            dist.all_gather(gathered, tensor, self.group)
+        # Gloo passes all tensors but one along a ring.
+        self.count((self.world_size - 1) * tensor.nbytes, (self.world_size - 1) * tensor.nbytes)
+        return gathered
+
+    def gather(self, tensor: torch.Tensor, target: int = 0) -> list[torch.Tensor]:
+        """Every rank's tensor on rank `target`, in the order of ranks; an empty list on the others. Blocks."""
+        if self.store is None:
+            return [tensor]
+        here = self.rank == target
+        gathered = [torch.empty_like(tensor) for _ in range(self.world_size)] if here else []
+        with self._blocking(f"gather of {_shape(tensor)} on rank {target}"):
+            dist.gather(tensor, gathered or None, group=self.group, group_dst=target)
+        # Gloo has each rank send to the target directly.
+        self.count(*((0, (self.world_size - 1) * tensor.nbytes) if here else (tensor.nbytes, 0)))
+        return gathered
+
+    def scatter(self, tensor: torch.Tensor, parts: list[torch.Tensor], source: int = 0) -> torch.Tensor:
+        """Fill `tensor` with this rank's of `parts`, which rank `source` gives and nobody else. Blocks."""
+        if self.store is None:
+            return tensor.copy_(parts[0])
+        here = self.rank == source
+        with self._blocking(f"scatter of {_shape(tensor)} from rank {source}"):
+            dist.scatter(tensor, parts if here else None, group=self.group, group_src=source)
+        # Gloo has the source send to each rank directly.
+        self.count(*(((self.world_size - 1) * tensor.nbytes, 0) if here else (0, tensor.nbytes)))
+        return tensor
+
+    def exchange(self, outgoing: torch.Tensor, to: int, incoming: torch.Tensor, source: int, what: str) -> torch.Tensor:
+        """Send `outgoing` to rank `to` while `incoming` is filled by rank `source`. Blocks until both are done.
+
+        `what` names the operation, alike on all ranks that take part. The time counts as waited.
+        """
+        with self._blocking(what):
+            works = (
+                dist.isend(outgoing, group=self.group, group_dst=to),
+                dist.irecv(incoming, group=self.group, group_src=source),
+            )
+            for work in works:
+                work.wait()
+        self.count(outgoing.nbytes, incoming.nbytes)
+        return incoming
+
+    def swap(self, tensor: torch.Tensor, peers: list[int]) -> list[torch.Tensor]:
+        """Send `tensor` to each peer and receive as much from it. Returns theirs, in the order of `peers`.
+
+        Every rank calls it, also one without peers; each is among the peers of its peers. Blocks; the time counts as
+        waited.
+        """
+        if self.store is None:
+            return []
+        theirs = [torch.empty_like(tensor) for _ in peers]
+        with self._blocking(f"swap of {_shape(tensor)}"):
+            works = [dist.irecv(buffer, peer) for buffer, peer in zip(theirs, peers, strict=True)]
+            works += [dist.isend(tensor, peer) for peer in peers]
+            for work in works:
+                work.wait()
+        self._count(len(peers) * tensor.nbytes, len(peers) * tensor.nbytes)
+        return theirs
 
     # -- counters ------------------------------------------------------------------------------------------------
 
-    def _count(self, sent, received) -> None:
+    def count(self, sent, received) -> None:
+        """Add payload bytes."""
         self._sent += sent
         self._received += received
 
     def _count_ring(self, tensor: torch.Tensor) -> None:
         """Ring all-reduce: n-1 parts of size 1/n go round twice (Patarasuk & Yuan 2009), 2(n-1)/n of the bytes."""
         part = Fraction(2 * (self.world_size - 1) * tensor.nbytes, self.world_size)
-        self._count(part, part)
+        self.count(part, part)
 
     def take_bytes(self) -> tuple[int, int]:
         """Payload bytes sent and received since the last call."""
@@ -119,6 +204,13 @@ class Wire:
         self._sent -= taken[0]  # a rest of a fraction of a byte waits for the next step
         self._received -= taken[1]
         return taken
+
+    @contextmanager
+    def uncounted(self):
+        """What is sent and waited for in here belongs to no step: the counters are left as they were."""
+        before = self._sent, self._received, self.waited_seconds
+        yield
+        self._sent, self._received, self.waited_seconds = before
 
     # -- meeting and failing -------------------------------------------------------------------------------------
 
@@ -132,23 +224,44 @@ class Wire:
             return
         with self.errors(f"meeting at {name}"):
             self.store.set(f"meet/{name}/{self.rank}", "")
-            missing = [f"meet/{name}/{r}" for r in range(self.world_size)]
-            while missing := [key for key in missing if not self.store.check([key])]:
-                if gone := self.peers.gone():
-                    raise PeerLost(f"rank {gone[0]} gave up before {name}: {gone[1]}", gone[0])
-                if (rank := self.peers.missing()) is not None:
-                    raise PeerLost(f"rank {rank} has not started within {START_SECONDS:.0f} s", rank)
-                time.sleep(0.01)
+            missing = [r for r, rank in enumerate(self.ranks) if rank not in self.peers.lost]
+
+            def all_there() -> bool:
+                missing[:] = [r for r in missing if not self.store.check([f"meet/{name}/{r}"])]
+                return not missing
+
+            self.until(all_there, name)
+
+    def until(self, holds: Callable[[], bool], name: str) -> None:
+        """Wait until `holds` returns True, however long, as long as the ranks' hearts beat. Raises as `meet`."""
+        while not holds():
+            if gone := self.peers.gone():
+                raise PeerLost(f"rank {gone[0]} gave up before {name}: {gone[1]}", gone[0])
+            if (rank := self.peers.missing()) is not None:
+                raise PeerLost(f"rank {rank} has not started within {START_SECONDS:.0f} s", rank)
+            time.sleep(0.01)
+
+    def tell_all(self, name: str, text: str) -> list[str]:
+        """What every rank says about `name`, in rank order. Through the store: for what is small and seldom.
+
+        Waits for all ranks as `meet` does, and raises as that does.
+        """
+        if self.store is None:
+            return [text]
+        self._tellings += 1
+        key = f"said/{self._tellings}"
+        with self.errors(f"telling {name}"):
+            self.store.set(f"{key}/{self.rank}", text)
+            self.meet(f"telling {self._tellings}: {name}")
+            if self._tellings > 1:  # all have come this far, so all have read what was said before
+                self.store.delete_key(f"said/{self._tellings - 1}/{self.rank}")
+            return [self.store.get(f"{key}/{r}").decode() for r in range(self.world_size)]
 
     def compare(self, name: str, facts: dict[str, str]) -> None:
         """Check that every rank holds the same facts. Raises Mismatch naming the first rank unlike rank 0."""
         if self.store is None:
             return
-        text = "\n".join(f"{k}={v}" for k, v in facts.items())
-        with self.errors(f"comparing {name}"):
-            self.store.set(f"facts/{name}/{self.rank}", text)
-            self.meet(f"comparing {name}")
-            said = [self.store.get(f"facts/{name}/{r}").decode() for r in range(self.world_size)]
+        said = self.tell_all(name, "\n".join(f"{k}={v}" for k, v in facts.items()))
         for rank, other in enumerate(said):
             if other != said[0]:
                 pairs = zip(said[0].split("\n"), other.split("\n"), strict=False)
@@ -164,8 +277,10 @@ class Wire:
         with self.errors("parting"):
             self.store.set(f"parted/{self.rank}", "")
             if self.rank == 0:
-                self.store.wait([f"parted/{r}" for r in range(self.world_size)], timedelta(seconds=self.deadline))
-        dist.destroy_process_group()
+                left = [r for r in self.ranks if r not in self.peers.lost]
+                self.store.wait([f"parted/{r}" for r in left], timedelta(seconds=self.deadline))
+        if not self.peers.lost:  # torch would wait for them
+            dist.destroy_process_group()
 
     @contextmanager
     def errors(self, doing: str):
@@ -184,15 +299,16 @@ class Wire:
             message = f"{_WHAT[kind].format(doing=doing, deadline=self.deadline)}; {who}"
             raise kind(message, suspect) from error
 
-    def _note(self, what: str) -> None:
+    def note(self, what: str) -> None:
+        """Say which collective this rank begins, so that the one behind is found when time runs out."""
         self._sequence += 1
-        self.peers.note(self.store, self._sequence, what)
+        self.peers.note(self.root, self._sequence, what)
 
     @contextmanager
     def _blocking(self, what: str):
         began = time.perf_counter()
         with self.errors(what):
-            self._note(what)
+            self.note(what)
             yield
         self.waited_seconds += time.perf_counter() - began
 

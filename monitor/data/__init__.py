@@ -13,23 +13,33 @@ from pathlib import Path
 
 from monitor.data.store import Prepared, Unavailable
 from monitor.errors import UserError
-from trainer.registry import DATA, load
-from trainer.spec import SpecError, unknown
+from trainer.registry import COLOUR, DATA, Shape, load
+from trainer.spec import RunSpec, SpecError, shape_text, unknown
 
 CACHE = Path("data")  # beside runs/, in the folder where syncbed is run
-SETTINGS = ("DATA", "DATA_DIR", "SEED")
+SETTINGS = ("DATA", "DATA_DIR", "MODEL", "SEED")
 
 __all__ = ["CACHE", "Prepared", "command", "default", "prepare"]
 
 
-def prepare(name: str, *, seed: int, data_dir: Path | None, cache: Path, say=print, verify: bool = False) -> Prepared:
+def prepare(
+    name: str,
+    *,
+    seed: int,
+    data_dir: Path | None,
+    cache: Path,
+    say=print,
+    verify: bool = False,
+    shape: Shape | None = None,
+) -> Prepared:
     """The prepared folder of the data set `name`, a key of trainer.registry.DATA: at once when the cache has it whole.
 
+    `shape` (channels, height, width) is for data made in any shape; without it that is 3x32x32.
     `verify` compares the checksums of what the cache has too, not only sizes; what is damaged is prepared anew.
     Raises UserError when it cannot be had (the line says what would do), RunFailed when the disk is full.
     """
     try:
-        return _prepare(name, seed=seed, data_dir=data_dir, cache=cache, say=say, verify=verify)
+        return _prepare(name, shape, seed=seed, data_dir=data_dir, cache=cache, say=say, verify=verify)
     except Unavailable as error:
         raise UserError(
             f"DATA={name} cannot be fetched ({error}); "
@@ -37,52 +47,72 @@ def prepare(name: str, *, seed: int, data_dir: Path | None, cache: Path, say=pri
         ) from error
 
 
-def default(*, seed: int, data_dir: Path | None, cache: Path, say=print, verify: bool = False) -> Prepared:
-    """What a run uses whose user named no DATA: cifar10, and where it cannot be fetched synthetic, with a warning.
+def default(
+    name: str = "cifar10",
+    *,
+    seed: int,
+    data_dir: Path | None,
+    cache: Path,
+    say=print,
+    verify: bool = False,
+    shape: Shape | None = None,
+) -> Prepared:
+    """What a run uses whose user named no DATA: `name`, and where it cannot be fetched synthetic, with a warning.
 
-    A DATA_DIR was named by the user: one that cannot be used raises UserError here too.
+    `name` is the default of the model, trainer.registry.default_data. A DATA_DIR was named by the user: one that cannot
+    be used raises UserError here too. The rest is as in `prepare`.
     """
     try:
-        return _prepare("cifar10", seed=seed, data_dir=data_dir, cache=cache, say=say, verify=verify)
+        return _prepare(name, shape, seed=seed, data_dir=data_dir, cache=cache, say=say, verify=verify)
     except Unavailable as error:
         say(
-            f"warning: cifar10 cannot be fetched ({error}), so synthetic images are used instead; "
+            f"warning: {name} cannot be fetched ({error}), so synthetic images are used instead; "
             "DATA_DIR=folder with its files or a network would do, DATA=synthetic silences this"
         )
-        made = _prepare("synthetic", seed=seed, data_dir=None, cache=cache, say=say, verify=verify)
-        label = f"{made.label} (no DATA named, cifar10 could not be fetched)"
+        made = _prepare("synthetic", shape, seed=seed, data_dir=None, cache=cache, say=say, verify=verify)
+        label = f"{made.label} (no DATA named, {name} could not be fetched)"
         return replace(made, label=label, manifest={**made.manifest, "label": label})
 
 
-def _prepare(name: str, **how) -> Prepared:
-    return load(DATA[name].place)(DATA[name], **how)
+def _prepare(name: str, shape: Shape | None, **how) -> Prepared:
+    dataset = DATA[name]
+    if dataset.shape is None:
+        dataset = replace(dataset, shape=shape or COLOUR)
+    return load(dataset.place)(dataset, **how)
 
 
 def command(settings: dict[str, str], args) -> int:
-    """`syncbed data DATA=cifar10 DATA_DIR=folder`: prepare, compare checksums, say what there is."""
+    """`syncbed data DATA=cifar10 DATA_DIR=folder`: prepare, compare checksums, say what there is.
+
+    MODEL decides which data set, and in what shape synthetic images are, as it does in a run.
+    """
     for name, value in settings.items():
         if name not in SETTINGS:
             raise SpecError(name, value, unknown(name, SETTINGS))
-    name, seed = settings.get("DATA"), settings.get("SEED", "42")
-    if name is not None and name not in DATA:
+    name, seed = settings.get("DATA", RunSpec.data), settings.get("SEED", "42")
+    if name not in DATA:
         raise SpecError("DATA", name, "one of: " + ", ".join(DATA))
     if not (seed.isascii() and seed.isdigit() and int(seed) < 2**31):
         raise SpecError("SEED", seed, f"a whole number from 0 to {2**31 - 1}")
+    shape = None
+    if "MODEL" in settings:
+        spec = RunSpec.from_settings({word: settings[word] for word in ("DATA", "MODEL") if word in settings})
+        name, shape = spec.data, spec.shape
     how = {
         "seed": int(seed),
+        "shape": shape,
         "data_dir": Path(settings["DATA_DIR"]).expanduser() if "DATA_DIR" in settings else None,
         "cache": CACHE,
         "say": partial(print, file=sys.stderr if args.json else sys.stdout),
         "verify": True,
     }
-    prepared = prepare(name, **how) if name else default(**how)
+    prepared = (prepare if "DATA" in settings else default)(name, **how)
     manifest = prepared.manifest
     if args.json:
         print(json.dumps({"path": str(prepared.path), "key": prepared.key, "verified": True, **manifest}))
         return 0
     samples = f"{manifest['train_samples']} training and {manifest['test_samples']} test images"
-    shape, classes = "x".join(map(str, manifest["shape"])), len(manifest["classes"])
     print(f"{prepared.label}: {prepared.path}")
-    print(f"{samples} of {shape}, {classes} classes")
+    print(f"{samples} of {shape_text(manifest['shape'])}, {len(manifest['classes'])} classes")
     print("SHA-256 of every file as in its manifest.json")
     return 0

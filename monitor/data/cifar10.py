@@ -5,7 +5,6 @@ dictionary with `data`, uint8 (n, 3072), each row the red, green and blue plane 
 `labels`, n classes from 0. Pickles can run code: they are read by a reader that knows arrays and plain values alone.
 """
 
-import hashlib
 import io
 import pickle
 import re
@@ -15,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from monitor.data.store import Content, Prepared, prepare_once, sha256
+from monitor.data import folders
+from monitor.data.store import Content, Prepared, prepare_once
 from monitor.errors import UserError
 from trainer.registry import DataSet
 
@@ -35,16 +35,14 @@ def prepare(dataset: DataSet, *, seed: int, data_dir: Path | None, cache: Path, 
     if data_dir is None:
         return _from_archive(dataset, cache, say, verify)
     folder, names = _layout(data_dir)
-    digest = hashlib.sha256()
-    for name in names:
-        digest.update(f"{name} {_readable(folder / name, sha256)}\n".encode())
+    digest = folders.digest(folder, names)
 
     def make() -> Content:
         say(f"preparing CIFAR-10 from {folder}")
-        files = ((name, _readable(folder / name, Path.read_bytes)) for name in names)
-        return _content(dataset, files, folder, f"a folder of {len(names)} files, digest {digest.hexdigest()}")
+        files = ((name, folders.readable(folder / name, Path.read_bytes)) for name in names)
+        return _content(dataset, files, folder, f"a folder of {len(names)} files, digest {digest}")
 
-    return prepare_once(cache, f"cifar10-{digest.hexdigest()[:12]}", make, say, verify)
+    return prepare_once(cache, f"cifar10-{digest[:12]}", make, say, verify)
 
 
 def _from_archive(dataset: DataSet, cache: Path, say, verify: bool) -> Prepared:
@@ -65,14 +63,8 @@ def _from_archive(dataset: DataSet, cache: Path, say, verify: bool) -> Prepared:
 def _layout(data_dir: Path) -> tuple[Path, list[str]]:
     """The folder that holds the batches and their names in reading order."""
     looked_for = f"batches.meta, test_batch and data_batch_1.. there or in {INNER}/ below"
-    if not data_dir.is_dir():
-        problem = "not a folder" if data_dir.exists() else "no such folder"
-        raise UserError(f"DATA_DIR={data_dir}: {problem}; give one with {looked_for}")
-    try:
-        folders = {f: sorted(p.name for p in f.iterdir()) for f in (data_dir, data_dir / INNER) if f.is_dir()}
-    except OSError as error:
-        raise UserError(f"DATA_DIR={data_dir}: cannot be listed ({error.strerror}); make it readable") from error
-    for folder, names in folders.items():
+    places = folders.listing(data_dir, [INNER], looked_for)
+    for folder, names in places.items():
         numbers = sorted(int(match[1]) for name in names if (match := TRAIN.fullmatch(name)))
         if not numbers and META not in names and TEST not in names:
             continue
@@ -81,16 +73,7 @@ def _layout(data_dir: Path) -> tuple[Path, list[str]]:
         if missing:
             raise UserError(f"DATA_DIR={data_dir}: {', '.join(missing)} missing in {folder}; copy the whole folder")
         return folder, wanted
-    found = ", ".join(folders[data_dir][:5]) + (", ..." if len(folders[data_dir]) > 5 else "")
-    raise UserError(f"DATA_DIR={data_dir}: not CIFAR-10: looked for {looked_for}, found {found or 'an empty folder'}")
-
-
-def _readable(path: Path, read):
-    """read(path), with an error that names the file."""
-    try:
-        return read(path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); make it a readable file") from error
+    raise folders.not_here(data_dir, "CIFAR-10", looked_for, places[data_dir])
 
 
 def _content(dataset: DataSet, files: Iterable[tuple[str, bytes]], where: Path, source: str) -> Content:

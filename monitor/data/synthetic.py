@@ -12,6 +12,7 @@ import numpy as np
 from monitor.data.store import BLOCK, Content, Prepared, prepare_once
 from monitor.errors import UserError
 from trainer.registry import DataSet
+from trainer.spec import shape_text
 
 TRAIN_SAMPLES, TEST_SAMPLES = 10_000, 2_000
 GRID = 4  # cells of a pattern in each direction
@@ -23,7 +24,7 @@ def prepare(dataset: DataSet, *, seed: int, data_dir: Path | None, cache: Path, 
     """The folder synthetic-<shape>-s<seed> of the cache. Raises UserError when a DATA_DIR is given: none is read."""
     if data_dir is not None:
         raise UserError(f"DATA_DIR={data_dir}: DATA=synthetic is made from SEED, reads no folder; leave DATA_DIR out")
-    key = f"synthetic-{'x'.join(map(str, dataset.shape))}-s{seed}"
+    key = f"synthetic-{shape_text(dataset.shape)}-s{seed}"
     return prepare_once(cache, key, lambda: generate(dataset.shape, dataset.classes, seed), say, verify)
 
 

@@ -1,6 +1,7 @@
 """What a runtime offers. A run needs no more than this of the place where its ranks live."""
 
 import codecs
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from pathlib import Path
 from queue import Queue
 
 from monitor.sampling import Row
+from trainer.layout import Seat, on_node, seats
 from trainer.spec import RunSpec
 
 
@@ -29,6 +31,23 @@ class Job:
     data_key: str  # name of the prepared data folder
     run_folder: Path  # on the orchestrator's side
 
+    @property
+    def seats(self) -> tuple[Seat, ...]:
+        """The ranks, in order."""
+        return seats(self.spec)
+
+    def request(self, seat: Seat, python: str, **environment: str) -> bytes:
+        """What the node's launcher reads on its stdin (monitor/node.py), a line of JSON."""
+        ranks = {
+            "RANK": str(seat.rank),
+            "WORLD_SIZE": str(len(self.seats)),
+            "LOCAL_RANK": str(seat.local_rank),
+            "LOCAL_WORLD_SIZE": str(on_node(self.seats, seat.node)),
+            "SYNCBED_SPEC": self.spec.to_json(),
+        }
+        who = {"run": self.run_id, "rank": seat.rank, "local_rank": seat.local_rank}
+        return json.dumps(who | {"argv": [python, "-m", "trainer"], "env": ranks | environment}).encode() + b"\n"
+
 
 class RankHandle(ABC):
     """A rank that was started."""
@@ -45,11 +64,14 @@ class RankHandle(ABC):
 class Runtime(ABC):
     name: str
     default_nodes: int
-    notes: list[str]  # lines that the user is told before a run
 
     @abstractmethod
-    def node_name(self, rank: int) -> str:
-        """The name of the node that holds this rank."""
+    def node_name(self, node: int) -> str:
+        """The name of a node, numbered from 0."""
+
+    @abstractmethod
+    def note(self, spec: RunSpec) -> str:
+        """What the user is told of where the run takes place."""
 
     @abstractmethod
     def preflight(self, spec: RunSpec) -> None:
@@ -60,12 +82,19 @@ class Runtime(ABC):
         """Make a prepared data folder readable for the ranks. Does nothing when it is there already."""
 
     @abstractmethod
-    def start(self, job: Job, rank: int, said: Queue) -> RankHandle:
+    def push_checkpoint(self, job: Job, folder: Path) -> None:
+        """Make a checkpoint readable for the ranks of `job`, which will go on from it. Called before they start."""
+
+    @abstractmethod
+    def start(self, job: Job, seat: Seat, said: Queue) -> RankHandle:
         """Start one rank; what it prints arrives in `said` as Said, ending with a line of None."""
 
     @abstractmethod
     def fetch(self, job: Job, path: str) -> str:
-        """Bring a file that a rank wrote into the run's folder; returns its path relative to that."""
+        """Bring a folder that ranks wrote, named relative to SYNCBED_OUT, whole into the run's folder.
+
+        Returns its path there. Raises UserError when it cannot be had.
+        """
 
     @abstractmethod
     def rows(self, job: Job, start: float, end: float, warn: Callable[[str], None]) -> list[Row]:

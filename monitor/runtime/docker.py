@@ -5,7 +5,7 @@ and the launcher ends the rank (monitor/node.py). Data goes in and checkpoints c
 archive calls: no folder of the host is mounted, so a remote or rootless engine works as well.
 """
 
-import json
+import shutil
 import struct
 import tarfile
 import tempfile
@@ -23,10 +23,13 @@ from monitor.errors import Busy, RunFailed, UserError
 from monitor.images import code_hash
 from monitor.runtime.base import Job, Lines, RankHandle, Runtime, Said
 from monitor.sampling import Row
+from trainer.checkpoint_folder import COMPLETE
+from trainer.layout import Seat
 from trainer.spec import RunSpec
 
 PYTHON = "python"
 NODE = "trainer-"
+NODE_UID = 10001  # of the node's user, see images/trainer/Dockerfile
 LEAST_SHM_BYTES = 64 << 20
 MEMORY_SLACK_BYTES = 1 << 20  # the kernel rounds a limit down to whole pages
 STREAMS = {docker_socket.STDOUT: "stdout", docker_socket.STDERR: "stderr"}
@@ -42,9 +45,8 @@ class DockerRuntime(Runtime):
         self._containers = containers  # by node name, in rank order
         self._port = 0
         self._data_present: set[str] = set()
-        self._data = ""
+        self._data = self._resume = ""
         self.default_nodes = len(containers)
-        self.notes = [f"training on the cluster: {len(containers)} nodes (RUNTIME=docker, project {project})"]
 
     @classmethod
     def find(cls, project: str, required: bool) -> "DockerRuntime | None":
@@ -68,8 +70,13 @@ class DockerRuntime(Runtime):
             return None
         return cls(client, project, containers)
 
-    def node_name(self, rank: int) -> str:
-        return f"{NODE}{rank}"
+    def node_name(self, node: int) -> str:
+        return f"{NODE}{node}"
+
+    def note(self, spec: RunSpec) -> str:
+        return (
+            f"training on {spec.nodes} of the {len(self._containers)} nodes of cluster {self._project} (RUNTIME=docker)"
+        )
 
     def preflight(self, spec: RunSpec) -> None:
         if spec.nodes > len(self._containers):
@@ -77,7 +84,7 @@ class DockerRuntime(Runtime):
                 f"NODES={spec.nodes}: the cluster has {len(self._containers)}; "
                 f"`make cluster-up NODES={spec.nodes}` makes it larger"
             )
-        names = [self.node_name(rank) for rank in range(spec.nodes)]
+        names = [self.node_name(node) for node in range(spec.nodes)]
         for name in names:
             container = self._containers.get(name)
             if container is None or container.status != "running":
@@ -121,73 +128,82 @@ class DockerRuntime(Runtime):
         self._data = f"/data/{folder.name}"
         if folder.name in self._data_present:
             return
-        # Ranks see /data read-only: a container that is never started carries the volume while Docker unpacks into it.
-        with engine.guard():
-            self._carry(folder)
+        # The manifest goes last: a folder without it is incomplete, and nobody reads it.
+        files = sorted(folder.iterdir(), key=lambda path: path.name == "manifest.json")
+        self._carry("data", {f"{folder.name}/{path.name}": path for path in files})
 
-    def _carry(self, folder: Path) -> None:
-        carrier = self._client.containers.create(
-            self._containers["trainer-0"].image.id,
-            labels={engine.PROJECT_LABEL: self._project},
-            volumes={f"{self._project}_data": {"bind": "/data", "mode": "rw"}},
+    def push_checkpoint(self, job: Job, folder: Path) -> None:
+        files = sorted(folder.iterdir(), key=lambda path: path.name == COMPLETE)
+        within = f"{job.run_id}/resume"
+        self._resume = f"/runs/{within}"
+        folders = dict.fromkeys((job.run_id, within))
+        self._carry("runs", folders | {f"{within}/{path.name}": path for path in files})
+
+    def _carry(self, volume: str, members: dict[str, Path | None]) -> None:
+        """Copy files into a volume of the cluster, by their names there; None makes a folder of the node's user.
+
+        Ranks see /data read-only: a container that is never started carries the volume while Docker unpacks into it.
+        """
+        with engine.guard(), tempfile.TemporaryFile() as bundle:
+            with tarfile.open(fileobj=bundle, mode="w") as tar:
+                for name, path in members.items():
+                    if path is None:
+                        tar.addfile(_of_the_node(name))
+                    else:
+                        tar.add(path, name, filter=_world_readable)
+            bundle.seek(0)
+            carrier = self._client.containers.create(
+                self._containers["trainer-0"].image.id,
+                labels={engine.PROJECT_LABEL: self._project},
+                volumes={f"{self._project}_{volume}": {"bind": f"/{volume}", "mode": "rw"}},
+            )
+            try:
+                if not carrier.put_archive(f"/{volume}", bundle):
+                    raise RunFailed(f"{next(iter(members))} could not be copied into the cluster's volume {volume}")
+            finally:
+                carrier.remove(force=True)
+
+    def start(self, job: Job, seat: Seat, said: Queue) -> RankHandle:
+        request = job.request(
+            seat,
+            PYTHON,
+            MASTER_ADDR=self.node_name(0),
+            MASTER_PORT=str(self._port),
+            SYNCBED_DATA=self._data,
+            SYNCBED_OUT=f"/runs/{job.run_id}",
+            SYNCBED_RESUME=self._resume,
         )
-        try:
-            with tempfile.TemporaryFile() as bundle:
-                with tarfile.open(fileobj=bundle, mode="w") as tar:
-                    # The manifest goes last: a folder without it is incomplete, and nobody reads it.
-                    for path in sorted(folder.iterdir(), key=lambda path: path.name == "manifest.json"):
-                        tar.add(path, f"{folder.name}/{path.name}", filter=_world_readable)
-                bundle.seek(0)
-                if not carrier.put_archive("/data", bundle):
-                    raise RunFailed(f"data set {folder.name} could not be copied into the cluster")
-        finally:
-            carrier.remove(force=True)
-
-    def start(self, job: Job, rank: int, said: Queue) -> RankHandle:
-        request = {
-            "run": job.run_id,
-            "rank": rank,
-            "argv": [PYTHON, "-m", "trainer"],
-            "env": {
-                "RANK": str(rank),
-                "WORLD_SIZE": str(job.spec.nodes),
-                "LOCAL_RANK": "0",
-                "LOCAL_WORLD_SIZE": "1",
-                "MASTER_ADDR": self.node_name(0),
-                "MASTER_PORT": str(self._port),
-                "SYNCBED_SPEC": job.spec.to_json(),
-                "SYNCBED_DATA": self._data,
-                "SYNCBED_OUT": f"/runs/{job.run_id}",
-            },
-        }
         command = [PYTHON, "-m", "monitor.node", "run"]
-        container = self._containers[self.node_name(rank)]
+        container = self._containers[self.node_name(seat.node)]
         with engine.guard():
             exec_id = self._api.exec_create(container.id, command, stdin=True)["Id"]
             stream = self._api.exec_start(exec_id, socket=True)
-        return DockerRank(self._api, exec_id, stream, request, rank, said)
+        return DockerRank(stream, request, seat.rank, said)
 
     def fetch(self, job: Job, path: str) -> str:
-        relative = str(PurePosixPath(path).relative_to(f"/runs/{job.run_id}"))
-        target = job.run_folder / relative
-        target.parent.mkdir(exist_ok=True)
-        with engine.guard(), tempfile.TemporaryFile() as bundle:
-            chunks, _ = self._containers[self.node_name(0)].get_archive(path)
-            for chunk in chunks:
-                bundle.write(chunk)
-            bundle.seek(0)
-            with tarfile.open(fileobj=bundle) as tar:
-                part = target.with_suffix(".part")
-                part.write_bytes(tar.extractfile(tar.next()).read())
+        node, inside = self._containers[self.node_name(0)], f"/runs/{job.run_id}/{path}"
+        target = job.run_folder / path
+        part = target.with_name(f".{target.name}.part")
+        try:
+            with engine.guard(), tempfile.TemporaryFile() as bundle:
+                chunks, _ = node.get_archive(inside)
+                for chunk in chunks:
+                    bundle.write(chunk)
+                bundle.seek(0)
+                with tarfile.open(fileobj=bundle) as tar:
+                    _unpack(tar, part)
                 part.replace(target)
-        return relative
+                node.exec_run(["rm", "-rf", inside])  # the volume need not hold it as well
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+        return path
 
     def rows(self, job: Job, start: float, end: float, warn: Callable[[str], None]) -> list[Row]:
         url = self._prometheus_url()
         if url is None:
             warn("this cluster has no Prometheus running; metrics.csv is empty")
             return []
-        names = {self.node_name(rank) for rank in range(job.spec.nodes)}
+        names = {self.node_name(node) for node in range(job.spec.nodes)}
         return [row for row in prometheus.window(url, start, end, nodes=names, warn=warn) if row.node in names]
 
     def _prometheus_url(self) -> str | None:
@@ -203,24 +219,23 @@ class DockerRuntime(Runtime):
 
 
 class DockerRank(RankHandle):
-    def __init__(self, api, exec_id: str, stream, request: dict, rank: int, said: Queue):
-        self._api, self._exec_id, self._rank, self._said = api, exec_id, rank, said
-        self._stream = stream
+    def __init__(self, stream, request: bytes, rank: int, said: Queue):
+        self._rank, self._said, self._stream = rank, said, stream
         self._socket = getattr(stream, "_sock", stream)  # the SDK hands out a read-only view of the socket
         self._socket.settimeout(None)  # a run may be silent for longer than the SDK's request timeout
-        self._tell(json.dumps(request))
+        self._tell(request)
         threading.Thread(target=self._read, daemon=True).start()
 
     def signal(self, name: str) -> None:
-        self._tell(name)
+        self._tell(name.encode() + b"\n")
 
     def close(self) -> None:
         self._stream.close()
         self._socket.close()
 
-    def _tell(self, line: str) -> None:
+    def _tell(self, line: bytes) -> None:
         with suppress(OSError):  # the launcher is gone, and its rank with it
-            self._socket.sendall(line.encode() + b"\n")
+            self._socket.sendall(line)
 
     def _read(self) -> None:
         lines = {name: Lines() for name in STREAMS.values()}
@@ -235,6 +250,24 @@ class DockerRank(RankHandle):
             for line in rest.end():
                 self._said.put(Said(self._rank, name, line))
         self._said.put(Said(self._rank, "stdout", None))
+
+
+def _unpack(tar: tarfile.TarFile, target: Path) -> None:
+    """Write the files of an archived folder below `target`; of anything but plain files and folders, nothing."""
+    for member in tar:
+        _, *parts = PurePosixPath(member.name).parts
+        if member.isfile() and ".." not in parts:
+            path = target.joinpath(*parts)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                shutil.copyfileobj(tar.extractfile(member), file)
+
+
+def _of_the_node(name: str) -> tarfile.TarInfo:
+    """A folder that the node's user may write to and remove."""
+    member = tarfile.TarInfo(name)
+    member.type, member.mode, member.uid, member.gid = tarfile.DIRTYPE, 0o755, NODE_UID, NODE_UID
+    return member
 
 
 def _world_readable(member: tarfile.TarInfo) -> tarfile.TarInfo:

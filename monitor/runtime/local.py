@@ -4,7 +4,6 @@ A node is two processes: the launcher with its rank, and an agent that the orche
 """
 
 import importlib.util
-import json
 import os
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from monitor.errors import UserError
 from monitor.node import free_port
 from monitor.runtime.base import Job, Lines, RankHandle, Runtime, Said
 from monitor.sampling import Row, Sampler
+from trainer.layout import Seat, on_node
 from trainer.spec import RunSpec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,17 +29,22 @@ class LocalRuntime(Runtime):
     default_nodes = 4
 
     def __init__(self, chosen: bool):
-        cores = os.cpu_count() or 1
-        why = "" if chosen else "no cluster is up: "
-        self.notes = [f"{why}training on this machine over loopback (RUNTIME=local, {cores} cores shared by the nodes)"]
+        self._why = "" if chosen else "no cluster is up: "
         self._data: Path | None = None
+        self._resume: Path | None = None
         self._state = None
-        self._sampler: Sampler | None = None
+        self._sampler = Sampler()
+        self._lock = threading.Lock()  # ranks are started side by side
+        self._launchers: dict[int, list[int]] = {}  # process ids by node
         self._agents: list[subprocess.Popen] = []
         self._port = 0
 
-    def node_name(self, rank: int) -> str:
-        return f"local-{rank}"
+    def node_name(self, node: int) -> str:
+        return f"local-{node}"
+
+    def note(self, spec: RunSpec) -> str:
+        here = f"{spec.nodes} local node{'s'[: spec.nodes > 1]}, {os.cpu_count()} cores"
+        return f"{self._why}training on this machine over loopback (RUNTIME=local: {here})"
 
     def preflight(self, spec: RunSpec) -> None:
         if importlib.util.find_spec("torch") is None:
@@ -51,27 +56,11 @@ class LocalRuntime(Runtime):
     def push_data(self, folder: Path) -> None:
         self._data = folder
 
-    def start(self, job: Job, rank: int, said: Queue) -> RankHandle:
-        state = Path(self._state.name) / str(rank)
-        metrics = state / "metrics"
-        metrics.mkdir(parents=True)
-        request = {
-            "run": job.run_id,
-            "rank": rank,
-            "argv": [sys.executable, "-m", "trainer"],
-            "env": {
-                "RANK": str(rank),
-                "WORLD_SIZE": str(job.spec.nodes),
-                "LOCAL_RANK": "0",
-                "LOCAL_WORLD_SIZE": "1",
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(self._port),
-                "SYNCBED_SPEC": job.spec.to_json(),
-                "SYNCBED_DATA": str(self._data),
-                "SYNCBED_OUT": str(job.run_folder.resolve()),
-                "SYNCBED_CPUS": str(self._cores),
-            },
-        }
+    def push_checkpoint(self, job: Job, folder: Path) -> None:
+        self._resume = folder.resolve()
+
+    def start(self, job: Job, seat: Seat, said: Queue) -> RankHandle:
+        state = self._node_state(seat.node)
         process = subprocess.Popen(
             [sys.executable, "-m", "monitor.node", "run"],
             env=_environment() | {"SYNCBED_STATE": str(state)},
@@ -80,15 +69,34 @@ class LocalRuntime(Runtime):
             stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is the orchestrator's to handle
         )
-        process.stdin.write(json.dumps(request).encode() + b"\n")
+        request = job.request(
+            seat,
+            sys.executable,
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(self._port),
+            SYNCBED_DATA=str(self._data),
+            SYNCBED_OUT=str(job.run_folder.resolve()),
+            SYNCBED_CPUS=str(self._cores),
+            SYNCBED_RESUME=str(self._resume or ""),
+        )
+        process.stdin.write(request)
         process.stdin.flush()
-        self._start_agent(job, rank, process.pid, metrics)
-        return LocalRank(process, rank, said)
+        with self._lock:
+            launchers = self._launchers.setdefault(seat.node, [])
+            launchers.append(process.pid)
+            if len(launchers) == on_node(job.seats, seat.node):
+                self._start_agent(seat.node, launchers, state / "metrics")
+        return LocalRank(process, seat.rank, said)
 
-    def _start_agent(self, job: Job, rank: int, launcher: int, metrics: Path) -> None:
-        flags = ["--port", "0", "--node", self.node_name(rank), "--process", str(launcher), "--watch-stdin"]
+    def _node_state(self, node: int) -> Path:
+        state = Path(self._state.name) / str(node)
+        state.mkdir(exist_ok=True)
+        return state
+
+    def _start_agent(self, node: int, launchers: list[int], metrics: Path) -> None:
+        flags = ["--port", "0", "--node", self.node_name(node), "--watch-stdin"]
         agent = subprocess.Popen(
-            [sys.executable, "-m", "monitor.agent", *flags],
+            [sys.executable, "-m", "monitor.agent", *flags, *(f"--process={pid}" for pid in launchers)],
             env=_environment() | {"PROMETHEUS_MULTIPROC_DIR": str(metrics)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -96,20 +104,18 @@ class LocalRuntime(Runtime):
             start_new_session=True,
         )
         self._agents.append(agent)
-        if self._sampler is None:
-            self._sampler = Sampler()
-        self._sampler.watch(self.node_name(rank), agent.stdout)
+        self._sampler.watch(self.node_name(node), agent.stdout)
 
     def fetch(self, job: Job, path: str) -> str:
-        return str(Path(path).relative_to(job.run_folder.resolve()))
+        if not (job.run_folder / path).is_dir():
+            raise UserError(f"{job.run_folder / path} is not there")
+        return path
 
     def rows(self, job: Job, start: float, end: float, warn: Callable[[str], None]) -> list[Row]:
-        found = self._sampler.rows() if self._sampler else []
-        return [row for row in found if start - 1 <= row.time <= end + 1]
+        return [row for row in self._sampler.rows() if start - 1 <= row.time <= end + 1]
 
     def release(self, job: Job) -> None:
-        if self._sampler:
-            self._sampler.stop()
+        self._sampler.stop()
         for agent in self._agents:
             agent.kill()
             agent.wait()

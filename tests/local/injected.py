@@ -7,7 +7,7 @@ from trainer.registry import MODELS, SYNCS, Model, Strategy
 from trainer.sync.base import Sync
 
 
-def tiny(classes: int) -> nn.Module:
+def tiny(classes: int, shape=(3, 32, 32)) -> nn.Module:
     """Without batch norm, whose statistics of a shard differ from those of the joined batch."""
     return nn.Sequential(
         nn.Conv2d(3, 6, 3, stride=4),
@@ -19,6 +19,27 @@ def tiny(classes: int) -> nn.Module:
     )
 
 
+def tiny_bn(classes: int, shape=(3, 32, 32)) -> nn.Module:
+    """With batch norm, of images and of vectors."""
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 3, stride=4),
+        nn.BatchNorm2d(6),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(6 * 8 * 8, 16),
+        nn.BatchNorm1d(16),
+        nn.Tanh(),
+        nn.Linear(16, classes),
+    )
+
+
+def noisy(classes: int, shape=(3, 32, 32)) -> nn.Module:
+    """With what a run must remember besides weights: statistics of batch norm, and dropout's random state."""
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 3, stride=4), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Dropout(), nn.Linear(384, classes)
+    )
+
+
 class Odd(Sync):
     """Rank 1 all-reduces a tensor of another size than the others."""
 
@@ -27,7 +48,9 @@ class Odd(Sync):
 
 
 PARAMETERS = 168 + 16 * 385 + 170  # not a multiple of 3 times 4 ranks: bytes of a bucket are no whole parts
-MODELS["tiny"] = Model("injected:tiny", "a small network without batch norm", (3, 32, 32), PARAMETERS)
+MODELS["tiny"] = Model("injected:tiny", "a small network without batch norm", {(3, 32, 32): PARAMETERS})
+MODELS["tiny_bn"] = Model("injected:tiny_bn", "the same with batch norm", {(3, 32, 32): PARAMETERS + 2 * (6 + 16)})
+MODELS["noisy"] = Model("injected:noisy", "a small network with batch norm and dropout", {(3, 32, 32): 168 + 12 + 3850})
 REAL_STRATEGIES = dict(SYNCS)
 SYNCS["odd"] = Strategy("injected:Odd", "collectives that do not fit together")
 PROGRAM = (__file__,)

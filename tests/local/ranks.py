@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from trainer import events
+from trainer.layout import seats
 from trainer.spec import RunSpec
 
 REPOSITORY = Path(__file__).parents[2]
@@ -93,17 +94,17 @@ class Process:
 
 
 class Ranks:
-    """`with Ranks(spec, data) as ranks:` starts one process per node of the spec; leaving kills what still runs."""
+    """`with Ranks(spec, data) as ranks:` starts one process per rank of the spec; leaving kills what still runs."""
 
     def __init__(self, spec: RunSpec, data: Path, out: Path | None = None, program=("-m", "trainer"), **env):
         port = free_port()
         common = {k: v for k, v in os.environ.items() if not k.startswith(("SYNCBED_", "PROMETHEUS_"))}
         common |= {"SYNCBED_SPEC": spec.to_json(), "SYNCBED_DATA": str(data), "SYNCBED_CPUS": "1"}
-        common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(spec.nodes)}
+        common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(len(seats(spec)))}
         common |= {"PYTHONPATH": str(REPOSITORY)} | ({"SYNCBED_OUT": str(out)} if out else {})
         command = [sys.executable, *program]
         self.all = []
-        for rank in range(spec.nodes):
+        for rank in range(len(seats(spec))):
             own = {k: v[rank] if isinstance(v, (list, tuple)) else v for k, v in env.items()}
             self.all.append(Process(rank, command, common | {"RANK": str(rank)} | own))
 

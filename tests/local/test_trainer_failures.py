@@ -5,10 +5,11 @@ import os
 import signal
 
 import pytest
-from injected import PROGRAM
+from injected import PROGRAM, REAL_STRATEGIES
 from ranks import Ranks, write_prepared
 
 from trainer.events import Failed, Step
+from trainer.registry import SYNCS
 from trainer.spec import RunSpec
 
 DEADLINE = 6
@@ -40,6 +41,19 @@ def test_a_killed_or_frozen_rank_is_named_by_all_others(how, victim, data):
             assert str(victim) in failed.message
             last = rank.of(Step)[-1].time
             assert failed.time - last < DEADLINE + 2  # both times are the rank's own: how long it waited
+
+
+# Those with servers, and those that go on without a lost worker, have tests of their own.
+@pytest.mark.parametrize("sync", [name for name, s in REAL_STRATEGIES.items() if s.distributed and not s.servers])
+def test_whatever_the_strategy_a_killed_rank_is_named(sync, data):
+    two = {"nodes": 1, "nproc": 2} if SYNCS[sync].one_node else {"nodes": 2}
+    with Ranks(endless(sync=sync, **two), data, program=PROGRAM) as ranks:
+        ranks[0].wait_for(Step, 2)
+        ranks[1].process.kill()
+        assert ranks[0].end() == 1
+    (failed,) = ranks[0].of(Failed)
+    assert failed.suspect_rank == 1, failed
+    assert failed.time - ranks[0].of(Step)[-1].time < DEADLINE + 2
 
 
 def test_sigterm_ends_a_rank_that_waits_in_a_collective(data):
@@ -88,7 +102,7 @@ def test_a_bad_spec_or_place_is_bad_input_before_torch_is_imported(data):
     bad = json.loads(good.to_json()) | {"batch": 0}
     for env, text in (
         ({"SYNCBED_SPEC": json.dumps(bad)}, "BATCH=0"),
-        ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2: the spec says NODES=1"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2: the spec asks for 1 ranks"),
         ({"MASTER_ADDR": "no-such-host.invalid"}, "MASTER_ADDR=no-such-host.invalid: no route to it"),
     ):
         with Ranks(good, data, **env) as ranks:

@@ -269,7 +269,7 @@ def test_process_tree_counts_children_that_have_ended():
     command = [sys.executable, "-c", BUSY_CHILD, BURN]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"done\n"
-        tree = ProcessTree(process.pid)
+        tree = ProcessTree([process.pid])
         usage = tree.read()
         assert 0.5 <= usage.cpu_seconds < 5
         assert usage.cpu_seconds == usage.cpu_user_seconds + usage.cpu_system_seconds
@@ -285,7 +285,7 @@ def test_process_tree_counts_descendants_that_live():
     grandchild = [sys.executable, "-c", BUSY_CHILD, "x = bytearray(64 * 2**20); print('up', flush=True); input()"]
     with subprocess.Popen(grandchild, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"up\n"
-        usage = ProcessTree(process.pid).read()
+        usage = ProcessTree([process.pid]).read()
         assert usage.processes == 2
         assert usage.memory_working_set_bytes > 64 * 2**20
         process.communicate(b"\n\n")

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.data.batches import PAD, Batches, crop_and_flip, evaluation_batches, normalise, share
+from trainer.data.batches import PAD, Batches, crop_and_flip, evaluation_batches, normalise, share, weighted_share
 from trainer.data.prepared import InputError, Prepared, Split, load
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
@@ -38,6 +38,29 @@ def test_n_ranks_see_what_one_rank_with_the_joined_batch_sees(n, each, seed, ste
     shares = [Batches(data, batch, seed, r, n)(step) for r in range(n)]
     assert torch.equal(torch.cat([images for images, _ in shares]), joined[0])
     assert torch.equal(torch.cat([labels for _, labels in shares]), joined[1])
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=16), st.integers(1, 9))
+def test_weighted_shares_are_disjoint_whole_and_in_proportion(shares, unit):
+    total = unit * sum(shares)
+    parts = [range(total)[weighted_share(total, r, tuple(shares))] for r in range(len(shares))]
+    assert [i for part in parts for i in part] == list(range(total))
+    assert [len(part) for part in parts] == [unit * share for share in shares]
+
+
+@given(st.integers(1, 50), st.integers(1, 16))
+def test_equal_weighted_shares_are_shares(unit, n):
+    for r in range(n):
+        assert weighted_share(unit * n, r, (1,) * n) == share(unit * n, r, n)
+
+
+def test_ranks_of_unequal_shares_see_the_joined_batch():
+    data, shares = prepared(), (3, 1, 2)
+    joined = Batches(data, 12, 4)(1)
+    parts = [Batches(data, 12, 4, r, 3, shares)(1) for r in range(3)]
+    assert [len(labels) for _, labels in parts] == [6, 2, 4]
+    assert torch.equal(torch.cat([images for images, _ in parts]), joined[0])
+    assert torch.equal(torch.cat([labels for _, labels in parts]), joined[1])
 
 
 @given(st.integers(1, 20), st.integers(0, 2**31 - 1))
@@ -165,3 +188,25 @@ def test_damaged_data_is_one_clear_line(folder, damage, says):
 
 def _edit(folder, **changes):
     write(folder, json.loads((folder / "manifest.json").read_text()) | changes)
+
+
+def test_dropout_depends_on_seed_step_and_rank_alone():
+    def seeds(steps, seed=1, rank=0):
+        batches = Batches(prepared(), 4, seed, rank, 2)
+        return [batches.dropout_seed(step) for step in steps]
+
+    assert seeds([1, 2, 3])[2] == seeds([3])[0]
+    assert len({*seeds([1, 2, 3]), *seeds([1, 2, 3], seed=2), *seeds([1, 2, 3], rank=1)}) == 9
+
+
+def test_grey_images_of_28x28():
+    rng = np.random.default_rng(0)
+    split = Split(rng.integers(0, 256, (6, 1, 28, 28)).astype(np.uint8), np.arange(6))
+    data = Prepared("any", (1, 28, 28), tuple("abcdefghij"), (0.1307,), (0.3081,), False, split, split)
+    batches = Batches(data, 6, seed=0)
+    images, labels = batches(1)
+    assert images.shape == (6, 1, 28, 28) and images.is_contiguous(memory_format=torch.channels_last)
+    expected = (torch.from_numpy(split.images[labels.numpy()]) / 255 - 0.1307) / 0.3081
+    torch.testing.assert_close(images, expected, rtol=1e-5, atol=1e-6)
+    (whole, _), *none = evaluation_batches(data, 0, 1)
+    assert whole.shape == (6, 1, 28, 28) and not none

@@ -48,9 +48,12 @@ def test_makes_own_words_and_the_users_environment_are_no_settings(tmp_path):
 def test_a_setting_in_the_environment_is_ignored_with_a_warning(capsys):
     cli.warn_of_ignored("run", {"MODEL": "vgg11"}, {"SYNC": "single", "MODEL": "vgg11", "HOME": "/"})
     said = capsys.readouterr().err
-    assert said == "warning: SYNC=single in the environment is ignored; make run SYNC=single sets it\n"
-    cli.warn_of_ignored("down", {}, {"SYNC": "single"})
-    assert capsys.readouterr().err == ""
+    assert (
+        said
+        == "warning: SYNC=single in the environment is ignored; it counts behind the word make: make ... SYNC=single\n"
+    )
+    cli.warn_of_ignored("down", {}, {"SYNC": "single", "PROJECT": "mine"})
+    assert capsys.readouterr().err.startswith("warning: PROJECT=mine in the environment is ignored")
 
 
 def one_line(capsys):
@@ -70,6 +73,7 @@ def one_line(capsys):
         (["run", "NODES=0"], "NODES=0: a whole number from 1 to 16"),
         (["run", "BATCH=250", "NODES=4"], "BATCH=250: does not divide over NODES=4; 248 or 252 would do"),
         (["run", "SYNC=single", "NODES=4"], "NODES=4: SYNC=single is one replica"),
+        (["run", "SYNC=single", "NPROC=2"], "NPROC=2: SYNC=single is one replica"),
         (["run", "LR=fast"], "LR=fast: a number"),
         (["run", "RUNTIME=k8s"], "RUNTIME=k8s: one of: docker, local"),
         (["run", "ddp"], "ddp: not a setting; settings are NAME=value"),

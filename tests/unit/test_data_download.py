@@ -217,9 +217,26 @@ def test_the_data_command(here, capsys):
     assert labels.read_bytes() == right
 
 
+def test_the_data_command_makes_what_a_model_wants(here, capsys):
+    assert command({"DATA": "synthetic", "MODEL": "cnn5", "SEED": "5"}, SimpleNamespace(json=False)) == 0
+    assert capsys.readouterr().out.startswith(
+        "synthetic: data/synthetic-1x28x28-s5\n10000 training and 2000 test images of 1x28x28"
+    )
+
+
+def test_the_data_command_knows_models(here):
+    with pytest.raises(SpecError, match=r"^MODEL=vgg: one of: vgg11, "):
+        command({"MODEL": "vgg"}, SimpleNamespace(json=False))
+
+
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
+        (
+            {"DATA": "mnist", "MODEL": "vgg16"},
+            "DATA=mnist: its images are 1x28x28 and MODEL=vgg16 takes 3x32x32; with this model DATA=cifar10 or svhn or "
+            "synthetic would do, with this data MODEL=cnn5 or logistic",
+        ),
         ({"DATA": "cifar"}, "DATA=cifar: one of: " + ", ".join(data.DATA)),
         ({"DATADIR": "x"}, "DATADIR=x: no such setting; did you mean DATA_DIR?"),
         ({"SEED": "-1"}, "SEED=-1: a whole number from 0 to 2147483647"),

@@ -10,8 +10,8 @@ from monitor.errors import UserError
 from trainer.registry import DATA
 
 
-def get(cache, seed=42, data_dir=None):
-    return prepare("synthetic", seed=seed, data_dir=data_dir, cache=cache, say=lambda _: None)
+def get(cache, seed=42, data_dir=None, shape=None):
+    return prepare("synthetic", seed=seed, data_dir=data_dir, cache=cache, say=lambda _: None, shape=shape)
 
 
 def test_a_seed_fixes_every_byte(tmp_path):
@@ -64,8 +64,8 @@ def test_the_pattern_tells_the_class_and_single_pixels_do_not():
 @pytest.mark.parametrize(("shape", "classes"), [((1, 28, 28), 10), ((3, 20, 36), 7)])
 def test_other_shapes(tmp_path, monkeypatch, shape, classes):
     monkeypatch.setattr(synthetic, "TRAIN_SAMPLES", 50)
-    monkeypatch.setitem(DATA, "synthetic", replace(DATA["synthetic"], shape=shape, classes=classes))
-    prepared = get(tmp_path)
+    monkeypatch.setitem(DATA, "synthetic", replace(DATA["synthetic"], classes=classes))
+    prepared = get(tmp_path, shape=shape)
     assert prepared.key == f"synthetic-{shape[0]}x{shape[1]}x{shape[2]}-s42"
     images = np.load(prepared.path / "train_images.npy")
     assert images.shape == (50, *shape) and len(prepared.manifest["classes"]) == classes

@@ -45,5 +45,5 @@ def test_without_engine_and_torch_no_run_is_possible(monkeypatch, tmp_path, caps
 
 
 def test_settings_are_refused():
-    with pytest.raises(UserError, match="NODES=4: no such setting"):
-        doctor.command({"NODES": "4"}, SimpleNamespace(json=False))
+    with pytest.raises(UserError, match="STEPS=4: no such setting"):
+        doctor.command({"STEPS": "4"}, SimpleNamespace(json=False))

@@ -1,15 +1,14 @@
-"""Scores by hand, and statistics averaged."""
+"""Scores by hand."""
 
 import math
 from contextlib import nullcontext
 
 import numpy as np
 import pytest
-import torch
 from torch import nn
 
 from trainer.data.prepared import Prepared, Split
-from trainer.evaluate import average_statistics, evaluate
+from trainer.evaluate import evaluate
 from trainer.wire import Wire
 
 
@@ -33,27 +32,3 @@ def test_loss_accuracy_and_confusion_by_hand():
     assert (score.samples, score.accuracy) == (5, 3 / 5)
     rest = math.log(math.exp(2) + 2)  # of the softmax
     assert score.loss == pytest.approx((3 * (rest - 2) + 2 * rest) / 5)
-
-
-class Ranks(Wire):
-    """A wire whose all-reduce adds what the other ranks hold."""
-
-    def __init__(self, others):
-        super().__init__()
-        self.world_size, self.others = 1 + len(others), others
-
-    def all_reduce(self, tensor):
-        return tensor.add_(sum(self.others))
-
-
-def test_statistics_become_the_mean_over_the_ranks():
-    model = nn.Sequential(nn.BatchNorm2d(2))
-    model[0].running_mean.copy_(torch.tensor([1.0, 2.0]))
-    model[0].running_var.copy_(torch.tensor([3.0, 4.0]))
-    average_statistics(model, Ranks([torch.tensor([4.0, 8.0, 0.0, 1.0]), torch.tensor([1.0, 2.0, 3.0, 1.0])]))
-    assert model[0].running_mean.tolist() == [2, 4]
-    assert model[0].running_var.tolist() == [2, 2]
-
-
-def test_a_model_without_statistics_sends_nothing():
-    average_statistics(nn.Linear(2, 2), Ranks([None]))

@@ -24,7 +24,14 @@ STEP = Step(
         Evaluated(
             rank=0, samples=2, loss=1.0, accuracy=0.5, confusion_matrix=[[1, 1], [0, 0]], classes=["ü", "b"], seconds=1
         ),
-        Trained(rank=0, seconds=1.0, distinct_samples=9, synchronisations=3),
+        Trained(
+            rank=0,
+            seconds=1.0,
+            distinct_samples=9,
+            synchronisations=3,
+            interface_sent_bytes=1,
+            interface_received_bytes=2,
+        ),
         Finished(rank=0, peak_memory_bytes=10**12, cpu_seconds=1.5),
         Exited(rank=0, code=None, signal="SIGKILL", out_of_memory=True),
     ],

@@ -17,7 +17,7 @@ from trainer import events
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 
 
-def launch(state, argv, run="run-1", rank=2, env=None):
+def launch(state, argv, run="run-1", rank=2, env=None, local_rank=0):
     process = subprocess.Popen(
         [sys.executable, "-m", "monitor.node", "run"],
         env=_environment() | {"SYNCBED_STATE": str(state)},
@@ -25,7 +25,9 @@ def launch(state, argv, run="run-1", rank=2, env=None):
         stdout=subprocess.PIPE,
         text=True,
     )
-    process.stdin.write(json.dumps({"run": run, "rank": rank, "argv": argv, "env": env or {}}) + "\n")
+    process.stdin.write(
+        json.dumps({"run": run, "rank": rank, "local_rank": local_rank, "argv": argv, "env": env or {}}) + "\n"
+    )
     process.stdin.flush()
     return process
 
@@ -106,6 +108,19 @@ def test_a_second_run_is_told_the_first_ones_id_and_the_lock_goes_with_its_holde
     assert last_event(third).code == 0
 
 
+def test_the_other_ranks_of_a_node_run_under_the_lock_of_its_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(node, "STATE", tmp_path)
+    second = launch(tmp_path, SLEEP, rank=3, local_rank=1)  # started first: it waits
+    first = launch(tmp_path, SLEEP)
+    assert first.stdout.readline() == second.stdout.readline() == "up\n"
+    stranger = launch(tmp_path, SLEEP, run="run-2", local_rank=1)
+    assert last_event(stranger).run == "run-1"
+    for process in (first, second):
+        process.stdin.close()
+        assert process.wait(30) == 1
+    assert node.lock_holder() is None
+
+
 def test_the_figures_of_an_earlier_run_are_gone(tmp_path):
     (tmp_path / "metrics").mkdir()
     (tmp_path / "metrics" / "counter_1.db").write_text("old")
@@ -115,17 +130,24 @@ def test_the_figures_of_an_earlier_run_are_gone(tmp_path):
     assert output(process).splitlines()[0] == "[]"
 
 
-def test_leftovers_are_found_by_their_run_id_and_ended():
-    orphan = subprocess.Popen(SLEEP, env=os.environ | {"SYNCBED_RUN_ID": "gone"}, stdout=subprocess.PIPE)
-    orphan.stdout.readline()
-    bystander = subprocess.Popen(SLEEP, stdout=subprocess.PIPE)
-    bystander.stdout.readline()
+def test_leftovers_are_this_nodes_ranks_and_no_others(tmp_path, monkeypatch):
+    """Another node's ranks, seen from a machine that holds both, must live: a test once killed every run there was."""
+    monkeypatch.setattr(node, "STATE", tmp_path / "mine")
+
+    def rank(**environment):
+        process = subprocess.Popen(SLEEP, env=os.environ | environment, stdout=subprocess.PIPE)
+        process.stdout.readline()
+        return process
+
+    orphan = rank(SYNCBED_RUN_ID="gone", SYNCBED_STATE=str(tmp_path / "mine"))
+    others = rank(SYNCBED_RUN_ID="going on", SYNCBED_STATE=str(tmp_path / "other")), rank(SYNCBED_RUN_ID="x"), rank()
     try:
-        assert orphan.pid in node.end_leftovers()
+        assert node.end_leftovers() == [orphan.pid]
         assert orphan.wait(30) == -signal.SIGKILL
-        assert bystander.poll() is None
+        assert [process.poll() for process in others] == [None, None, None]
     finally:
-        bystander.kill()
+        for process in others:
+            process.kill()
 
 
 def test_check_is_one_json_object_of_facts(tmp_path):

@@ -16,7 +16,7 @@ from trainer import events
 from trainer.spec import RunSpec
 
 
-def step(rank, number, seconds, loss=1.0, samples=4, when=100.0):
+def step(rank, number, seconds, loss=1.0, samples=4, when=100.0, staleness=None):
     phases = {"data": 0.1, "forward": 0.2, "backward": 0.3, "sync": seconds - 0.7, "optimizer": 0.1}
     return events.Step(
         rank=rank,
@@ -30,6 +30,7 @@ def step(rank, number, seconds, loss=1.0, samples=4, when=100.0):
         step_seconds=seconds,
         sent_bytes=10,
         received_bytes=20,
+        staleness=staleness,
     )
 
 
@@ -38,17 +39,25 @@ def state(rank, steps):
         heard=0,
         started=events.Started(rank=rank, time=12.0, world_size=2, host="h", pid=1, threads=1, interface="lo"),
         steps=steps,
-        trained=events.Trained(rank=rank, seconds=30.0, distinct_samples=7, synchronisations=3),
+        trained=events.Trained(
+            rank=rank,
+            seconds=30.0,
+            distinct_samples=7,
+            synchronisations=3,
+            interface_sent_bytes=9,
+            interface_received_bytes=8,
+        ),
         finished=events.Finished(rank=rank, peak_memory_bytes=1000 + rank, cpu_seconds=5.0),
     )
 
 
 def complete(ranks, failure=None, evaluated=None, rows=()):
-    begun = results.begin("id", "local", RunSpec(nodes=2, batch=8), "cifar10")
+    begun = results.begin("id", "local", RunSpec(nodes=2, batch=8), {"label": "cifar10"})
     return results.complete(
         begun,
         ranks=ranks,
         node_names=["local-0", "local-1"],
+        roles=["worker", "worker"],
         failure=failure,
         evaluated=evaluated,
         checkpoints=[],
@@ -163,7 +172,7 @@ def test_reading_refuses_in_one_line(tmp_path):
 
 
 def test_a_run_whose_orchestrator_was_killed_reads_as_failed(tmp_path):
-    begun = results.begin("x", "docker", RunSpec(), "cifar10")
+    begun = results.begin("x", "docker", RunSpec(), {"label": "cifar10"})
     write(tmp_path / "alive", begun)
     assert results.load("alive", tmp_path)["status"] == "running"
     pid = os.fork()
@@ -189,3 +198,29 @@ def test_the_table_has_a_mean_row_with_the_mean_of_every_column():
     assert cells["p95"] == ["3.000", "2.000", "2.500"]
     assert cells["rank"] == ["0", "1", "mean"]
     assert cells["peak CPU %"] == ["-", "-", "-"]
+
+
+def test_staleness_is_told_per_worker_and_a_servers_bytes_are_those_it_served():
+    worker = state(0, [step(0, n, 1.0, staleness=s) for n, s in enumerate((0.0, 1.5, 2.0, 0.0), 1)])
+    server = RankState(heard=0, served=events.Served(rank=1, updates=4, sent_bytes=300, received_bytes=200))
+    zero, one = complete([worker, server])["ranks"]
+    assert zero["staleness"] == {"mean": 0.875, "max": 2.0, "histogram": {"0": 2, "2": 2}}
+    assert (zero["updates"], zero["sent_bytes"]) == (None, 40)
+    assert (one["staleness"], one["updates"], one["sent_bytes"], one["received_bytes"]) == (None, 4, 300, 200)
+
+
+def test_a_lost_worker_is_named_and_does_not_take_the_train_loss_along():
+    ranks = two_ranks()
+    ranks[1].steps, ranks[1].lost = ranks[1].steps[:2], "was killed by SIGKILL"
+    result = complete(ranks)
+    assert result["lost_workers"] == [{"rank": 1, "step": 2, "reason": "was killed by SIGKILL"}]
+    assert result["train_loss"] == 2.0
+    assert result["status"] == "finished"
+
+
+def test_evaluations_on_the_way_are_kept():
+    ranks = two_ranks()
+    told = events.Monitored(rank=1, time=40.0, step=3, updates=6, samples=13, loss=1.5, accuracy=0.5)
+    ranks[1].evaluations.append(told)
+    expected = {"step": 3, "updates": 6, "loss": 1.5, "accuracy": 0.5, "seconds": 30.0}
+    assert complete(ranks)["evaluations"] == [expected]

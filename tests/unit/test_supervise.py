@@ -86,15 +86,16 @@ class ScriptedRuntime:
     def node_name(self, rank):
         return f"trainer-{rank}"
 
-    def start(self, job, rank, said):
+    def start(self, job, seat, said):
+        rank = seat.rank
         self.handles[rank] = Scripted(rank, said, self.scripts[rank], rank in self.holding)
         return self.handles[rank]
 
 
-def supervise(scripts, holding=(), deadline=5.0):
+def supervise(scripts, holding=(), deadline=5.0, on_event=lambda event: None, **changes):
     runtime = ScriptedRuntime(scripts, holding)
-    job = Job("r", RunSpec(nodes=len(scripts), batch=4 * len(scripts), deadline_seconds=deadline), "key", Path())
-    supervisor = Supervisor(runtime, job, lambda event: None)
+    values = {"nodes": len(scripts), "batch": 4 * len(scripts), "deadline_seconds": deadline} | changes
+    supervisor = Supervisor(runtime, Job("r", RunSpec(**values), "key", Path()), on_event)
     return supervisor, supervisor.run(), runtime
 
 
@@ -124,7 +125,7 @@ def test_the_first_own_error_is_the_cause():
     later = [ready(0), failed(0, "own", "RuntimeError: shaken", after=1), exited(0, 1)]
     _, failure, _ = supervise([later, first])
     assert (failure.kind, failure.rank) == ("error", 1)
-    assert failure.message == "rank 1 (trainer-1): ValueError: bad before its first step"
+    assert failure.message == "rank 1 (trainer-1) failed before its first step: ValueError: bad"
 
 
 @pytest.mark.parametrize(("said", "kind"), [("input", "input"), ("mismatch", "mismatch")])
@@ -146,9 +147,7 @@ def test_one_failed_rank_ends_the_others_and_their_end_is_no_evidence():
     _, failure, runtime = supervise([wounded, [ready(1), step(1)]], holding=(1,))
     assert runtime.handles[1].signals == ["KILL"]
     assert (failure.kind, failure.rank) == ("deadline", 1)
-    assert failure.message.startswith(
-        "rank 0 (trainer-0): all_reduce took longer than 5 s; it suspects rank 1 (trainer-1)"
-    )
+    assert failure.message.endswith("all_reduce took longer than 5 s; it suspects rank 1 (trainer-1)")
 
 
 def test_a_stream_that_ends_without_a_word_means_the_node_is_gone():
@@ -183,8 +182,8 @@ def test_heartbeats_are_signs_of_life_and_not_passed_on():
 
 def test_interruption_asks_before_it_kills():
     class Stubborn(ScriptedRuntime):
-        def start(self, job, rank, said):
-            handle = super().start(job, rank, said)
+        def start(self, job, seat, said):
+            handle, rank = super().start(job, seat, said), seat.rank
             handle.signal = lambda name, say=handle.signal: (
                 say(name),
                 name == "TERM" and said.put(Said(rank, "stdout", None)),
@@ -201,3 +200,65 @@ def test_interruption_asks_before_it_kills():
     failure = Supervisor(runtime, job, interrupt).run()
     assert (failure.kind, failure.message) == ("interrupted", "interrupted at step 3")
     assert runtime.handles[0].signals == ["TERM"]
+
+
+# Three workers and a server whose strategy goes on when a worker is lost.
+
+
+def supervise_survivors(*scripts, **more):
+    told = []
+    supervisor, failure, runtime = supervise(scripts, on_event=told.append, sync="ps_async", batch=12, **more)
+    lost = {rank: state.lost for rank, state in enumerate(supervisor.ranks) if state.lost}
+    return failure, lost, [event for event in told if isinstance(event, events.Warning)], runtime
+
+
+KILLED = (exited(1, None, "SIGKILL"),)
+OUT_OF_MEMORY = (exited(1, None, "SIGKILL", oom=True),)
+OWN_ERROR = (failed(1, "own", "ValueError: bad"), exited(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [
+        (KILLED, "was killed by SIGKILL"),
+        (OUT_OF_MEMORY, "ran out of memory: the node's limit killed it"),
+        (OWN_ERROR, "failed: ValueError: bad"),
+        ((), "is gone: its node stopped or the engine went away"),
+    ],
+)
+def test_a_lost_worker_is_warned_of_and_the_others_finish(end, how):
+    failure, lost, warnings, _ = supervise_survivors(finished(0), [ready(1), step(1), *end], finished(2), finished(3))
+    assert failure is None
+    assert lost == {1: how}
+    assert [w.message for w in warnings] == [f"rank 1 (trainer-1) {how} at step 3; the others go on without it"]
+
+
+def test_a_frozen_worker_is_written_off_and_killed():
+    scripts = finished(0), finished(1), [ready(2), step(2)], finished(3)
+    failure, lost, warnings, runtime = supervise_survivors(*scripts, holding=(2,))
+    assert failure is None
+    assert lost == {2: "is frozen: no sign of life for 6 s"}
+    assert len(warnings) == 1
+    assert set(runtime.handles[2].signals) == {"KILL"}
+
+
+@pytest.mark.parametrize(("rank", "name"), [(0, "rank 0 (trainer-0)"), (3, "rank 3 (trainer-3, server)")])
+def test_rank_0_and_servers_cannot_be_done_without(rank, name):
+    """Also when a worker was lost before: that was not the cause."""
+    scripts = [finished(0), [ready(1), step(1), *KILLED], finished(2), finished(3)]
+    scripts[rank] = [ready(rank), step(rank), exited(rank, None, "SIGKILL")]
+    failure, lost, _, _ = supervise_survivors(*scripts)
+    assert (failure.kind, failure.rank) == ("killed", rank)
+    assert failure.message.startswith(f"{name} was killed by SIGKILL")
+    assert list(lost) == [1]
+
+
+def test_a_worker_lost_before_its_first_step_ends_the_run():
+    failure, lost, _, _ = supervise_survivors(finished(0), [ready(1), *KILLED], finished(2), finished(3))
+    assert (failure.kind, failure.rank, lost) == ("killed", 1, {})
+
+
+def test_a_worker_that_blames_another_rank_is_not_lost_itself():
+    shaken = [ready(1), step(1), failed(1, "peer", "connection closed", suspect=3), exited(1, 1)]
+    failure, lost, _, _ = supervise_survivors(finished(0), shaken, finished(2), [ready(3)], holding=(3,))
+    assert (failure.kind, failure.rank, lost) == ("peer", 3, {})

@@ -82,10 +82,48 @@ def test_broadcast_counts_each_receiver_once(n, source, monkeypatch):
     assert counts[source][0] == (n - 1).bit_length() * 100  # the root of a binomial tree has log2(n) children
 
 
+@pytest.mark.parametrize("n", [1, 2, 3, 7])
+@pytest.mark.parametrize("root", [0, 1])
+def test_gather_and_scatter_count_what_the_root_receives_and_sends(n, root, monkeypatch):
+    root %= n
+    for name in ("gather", "scatter", "all_gather"):
+        monkeypatch.setattr(wire_module.dist, name, lambda *_, **__: None)
+    for rank in range(n):
+        wire = Wire(rank, n, Store(), SimpleNamespace(note=lambda *_: None))
+        here = rank == root
+        assert len(wire.gather(torch.zeros(25), root)) == (n if here else 0)
+        assert wire.take_bytes() == ((0, (n - 1) * 100) if here else (100, 0))
+        wire.scatter(torch.zeros(25), [torch.zeros(25)] * n if here else [], root)
+        assert wire.take_bytes() == (((n - 1) * 100, 0) if here else (0, 100))
+        assert len(wire.all_gather(torch.zeros(25))) == n
+        assert wire.take_bytes() == ((n - 1) * 100, (n - 1) * 100)
+
+
+def test_an_exchange_counts_both_ways_by_themselves(monkeypatch):
+    for name in ("isend", "irecv"):
+        monkeypatch.setattr(wire_module.dist, name, lambda *_, **__: SimpleNamespace(wait=lambda: None))
+    wire = Wire(0, 3, Store(), SimpleNamespace(note=lambda *_: None))
+    wire.exchange(torch.zeros(25), 1, torch.zeros(24, dtype=torch.bfloat16), 2, "test")
+    assert wire.take_bytes() == (100, 48)
+
+
+def test_what_belongs_to_no_step_is_not_counted(monkeypatch):
+    monkeypatch.setattr(wire_module.dist, "all_reduce", lambda *_, **__: None)
+    wire = Wire(0, 3, Store(), SimpleNamespace(note=lambda *_: None))
+    for _ in range(3):
+        wire.all_reduce(torch.zeros(1))
+        with wire.uncounted():
+            wire.all_reduce(torch.zeros(1))
+    assert wire.take_bytes() == (16, 16)
+
+
 def test_without_a_store_nothing_is_sent():
     wire = Wire()
     tensor = torch.ones(3)
     assert torch.equal(wire.broadcast(wire.all_reduce(tensor)), torch.ones(3))
+    (part,), (whole,) = wire.gather(tensor), wire.all_gather(tensor)
+    assert torch.equal(part, whole)
+    assert torch.equal(wire.scatter(torch.zeros(3), [part]), torch.ones(3))
     assert wire.take_bytes() == (0, 0)
 
 
@@ -189,3 +227,20 @@ def test_agreeing_and_lagging_ranks_do_not_disagree(clock):
     beat(ranks)
     assert ranks[0].disagreement() is None
     assert json.loads(ranks[0].store["at/1"]) == [1, "all_reduce"]
+
+
+@pytest.mark.parametrize("peers", [[], [2], [1, 3]])
+def test_swap_counts_each_peer_and_is_a_step_of_the_sequence_also_without(peers, monkeypatch):
+    works = []
+    for way in ("isend", "irecv"):
+        monkeypatch.setattr(
+            wire_module.dist,
+            way,
+            lambda tensor, peer, way=way: works.append((way, peer)) or SimpleNamespace(wait=lambda: None),
+        )
+    notes = []
+    wire = Wire(0, 4, Store(), SimpleNamespace(note=lambda _, *what: notes.append(what)))
+    assert len(wire.swap(torch.zeros(25), peers)) == len(peers)
+    assert sorted(works) == [("irecv", p) for p in peers] + [("isend", p) for p in peers]
+    assert wire.take_bytes() == (100 * len(peers), 100 * len(peers))
+    assert notes == [(1, "swap of 25 float32")]  # alike on all ranks, so that a rank at odds is told from a neighbour

@@ -10,7 +10,7 @@ import torch
 from trainer.data.prepared import InputError, Prepared, Split
 
 PAD = 4  # pixels of black around an image before it is cropped back to its size
-_ORDER, _CROP = 1, 2  # separate random streams from one seed
+_ORDER, _CROP, _DROPOUT, _PARTS = 1, 2, 3, 4  # separate random streams from one seed
 
 
 def share(total: int, rank: int, world_size: int) -> slice:
@@ -18,19 +18,28 @@ def share(total: int, rank: int, world_size: int) -> slice:
     return slice(rank * total // world_size, (rank + 1) * total // world_size)
 
 
+def weighted_share(total: int, rank: int, shares: tuple[int, ...]) -> slice:
+    """The contiguous part of `total` items that is this rank's, in proportion to its share; the sum must divide."""
+    unit = total // sum(shares)
+    return slice(unit * sum(shares[:rank]), unit * sum(shares[: rank + 1]))
+
+
 class Batches:
     """The training batches of one rank.
 
     `batches(step)`, with steps from 1, gives images float32 (b, C, H, W), channels last, and labels int64 (b,), where
-    b = batch / world_size. The last, incomplete batch of an epoch is dropped. Raises InputError when the training set
-    is smaller than one batch.
+    b = batch / world_size, or this rank's part by `shares`, which then are one number for each rank. The last,
+    incomplete batch of an epoch is dropped. Raises InputError when the training set is smaller than one batch.
     """
 
-    def __init__(self, data: Prepared, batch: int, seed: int, rank: int = 0, world_size: int = 1):
+    def __init__(
+        self, data: Prepared, batch: int, seed: int, rank: int = 0, world_size: int = 1, shares: tuple | None = None
+    ):
         if len(data.train) < batch:
             raise InputError(f"BATCH={batch}: the training set has {len(data.train)} samples; give a smaller batch")
         self.data, self.batch, self.seed = data, batch, seed
-        self.mine = share(batch, rank, world_size)
+        self.rank, self.world_size = rank, world_size
+        self.mine = weighted_share(batch, rank, shares) if shares else share(batch, rank, world_size)
         self.steps_per_epoch = len(data.train) // batch
         self.seen = np.zeros(len(data.train), dtype=bool)  # by this rank
         self._order = (0, None)  # epoch and its permutation
@@ -57,6 +66,34 @@ class Batches:
             flips = rng.random(self.batch) < 0.5
             images = crop_and_flip(images, rows[self.mine], columns[self.mine], flips[self.mine])
         return normalise(images, self.data.mean, self.data.std), torch.from_numpy(labels)
+
+    def dropout_seed(self, step: int) -> int:
+        """What to seed torch's generator with for this step: masks depend on seed, step and rank, on nothing before.
+
+        So a run that is resumed drops what one that never stopped drops. Unlike crops, masks of n ranks are not those
+        of one rank with the joined batch.
+        """
+        return int(np.random.SeedSequence([self.seed, _DROPOUT, step, self.rank]).generate_state(1)[0])
+
+
+class OwnPart(Batches):
+    """The training batches of a rank that only ever sees its own part of the training set.
+
+    The part is a random n-th, drawn from the seed once; an epoch goes through it in the order of the whole set's
+    permutation. With one rank these are the batches of `Batches`.
+    """
+
+    def indices(self, step: int) -> np.ndarray:
+        epoch, total = self.epoch(step), len(self.data.train)
+        if self._order[0] != epoch:
+            dealt = np.random.default_rng([self.seed, _PARTS]).permutation(total)
+            mine = np.zeros(total, dtype=bool)
+            mine[dealt[share(total, self.rank, self.world_size)]] = True
+            order = np.random.default_rng([self.seed, _ORDER, epoch]).permutation(total)
+            self._order = epoch, order[mine[order]]
+        size = self.mine.stop - self.mine.start
+        start = (step - 1) % self.steps_per_epoch * size
+        return self._order[1][start : start + size]
 
 
 def crop_and_flip(images: np.ndarray, rows: np.ndarray, columns: np.ndarray, flips: np.ndarray) -> np.ndarray:

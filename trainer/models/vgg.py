@@ -6,16 +6,19 @@ three. Weights are drawn as torch's layers draw them by default.
 
 from torch import nn
 
-# Widths of the 3x3 convolutions between poolings: configuration A of the paper's table 1.
+# Widths of the 3x3 convolutions between poolings: configurations A, B, D and E of the paper's table 1.
 VGG11 = ((64,), (128,), (256, 256), (512, 512), (512, 512))
+VGG13 = ((64, 64), (128, 128), (256, 256), (512, 512), (512, 512))
+VGG16 = ((64, 64), (128, 128), (256,) * 3, (512,) * 3, (512,) * 3)
+VGG19 = ((64, 64), (128, 128), (256,) * 4, (512,) * 4, (512,) * 4)
 
 
 class Vgg(nn.Module):
-    """Images (batch, 3, 32, 32) to logits (batch, classes)."""
+    """Images (batch, channels, 32, 32) to logits (batch, classes)."""
 
-    def __init__(self, stages: tuple[tuple[int, ...], ...], classes: int):
+    def __init__(self, stages: tuple[tuple[int, ...], ...], classes: int, channels: int):
         super().__init__()
-        layers, channels = [], 3
+        layers = []
         for stage in stages:
             for width in stage:
                 layers += [nn.Conv2d(channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
@@ -28,6 +31,21 @@ class Vgg(nn.Module):
         return self.classifier(self.features(images).flatten(1))
 
 
-def vgg11(classes: int = 10) -> Vgg:
+def vgg11(classes: int = 10, shape: tuple[int, int, int] = (3, 32, 32)) -> Vgg:
     """9,231,114 parameters at 10 classes."""
-    return Vgg(VGG11, classes)
+    return Vgg(VGG11, classes, shape[0])
+
+
+def vgg13(classes: int = 10, shape: tuple[int, int, int] = (3, 32, 32)) -> Vgg:
+    """9,416,010 parameters at 10 classes."""
+    return Vgg(VGG13, classes, shape[0])
+
+
+def vgg16(classes: int = 10, shape: tuple[int, int, int] = (3, 32, 32)) -> Vgg:
+    """14,728,266 parameters at 10 classes."""
+    return Vgg(VGG16, classes, shape[0])
+
+
+def vgg19(classes: int = 10, shape: tuple[int, int, int] = (3, 32, 32)) -> Vgg:
+    """20,040,522 parameters at 10 classes."""
+    return Vgg(VGG19, classes, shape[0])

@@ -1,0 +1,29 @@
+"""The README's tables against the registry: every strategy and model has its row, with the file and the figures."""
+
+from pathlib import Path
+
+import pytest
+
+from trainer.registry import DATA, MODELS, SYNCS
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+ROWS = [line for line in README.splitlines() if line.startswith("| `")]
+
+
+def row(name: str) -> str:
+    (found,) = [line for line in ROWS if line.split("|")[1].strip().startswith(f"`{name}`") and "trainer/" in line] or [
+        ""
+    ]
+    return found
+
+
+@pytest.mark.parametrize("name", SYNCS)
+def test_every_strategy_has_a_row_that_links_its_file(name):
+    file = SYNCS[name].place.split(":")[0].replace(".", "/") + ".py"
+    assert f"]({file})" in row(name)
+    assert (Path(__file__).parents[2] / file).exists()
+
+
+@pytest.mark.parametrize("name", [*MODELS, *DATA])
+def test_every_model_and_data_set_is_named(name):
+    assert f"`{name}`" in README

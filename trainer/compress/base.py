@@ -1,0 +1,91 @@
+"""The surface of a compressor: what travels in place of gradients. One file, one class, one line in the registry.
+
+Two forms, for one and the same idea:
+    reduce           gradients become their sum over the ranks, by collectives that the strategy hands in
+    encode, decode   one rank's gradients as one tensor, for strategies that send from point to point
+
+Gradients are a dict from parameter name to tensor. Names matter: what error feedback keeps is kept by name, so one
+compressor can serve several groups of gradients, as long as the groups stay the same from step to step.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from trainer.registry import COMPRESSORS, load
+from trainer.spec import RunSpec
+
+Gradients = dict[str, torch.Tensor]
+Sum = Callable[[torch.Tensor], torch.Tensor]  # a 1-d tensor becomes the sum over the ranks, in place
+Gather = Callable[[torch.Tensor], list[torch.Tensor]]  # every rank's tensor, in the order of ranks
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one `reduce` hands to the collectives, in order."""
+
+    sums: tuple[tuple[int, int], ...] = ()  # (elements, bytes of an element) of each tensor that is summed
+    gathered: tuple[int, ...] = ()  # bytes of each tensor that is gathered
+
+
+class Compressor:
+    """Without state unless a subclass keeps some."""
+
+    def __init__(self, spec: RunSpec):
+        self.spec = spec
+
+    def reduce(self, gradients: Gradients, total: Sum, gather: Gather) -> None:
+        """Replace the gradients by the sum over the ranks of what each rank sent of its own."""
+        raise NotImplementedError
+
+    def traffic(self, gradients: Gradients) -> Traffic:
+        """What `reduce` of gradients of these shapes hands to `total` and `gather`."""
+        raise NotImplementedError
+
+    def encode(self, gradients: Gradients) -> torch.Tensor:
+        """What travels for these gradients, a 1-d tensor. May be a view of them, and may use them up."""
+        raise NotImplementedError
+
+    def message(self, gradients: Gradients) -> torch.Tensor:
+        """An empty tensor to receive what `encode` makes of gradients of these shapes."""
+        raise NotImplementedError
+
+    def decode(self, message: torch.Tensor, gradients: Gradients) -> None:
+        """Overwrite the gradients with what the message says of them."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """What must be kept for the run to go on as if it had never stopped."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        """Take back what state_dict gave."""
+
+
+def compressor(spec: RunSpec) -> Compressor:
+    """The one that COMPRESS names."""
+    return load(COMPRESSORS[spec.compress])(spec)
+
+
+def flatten(tensors, dtype=None) -> torch.Tensor:
+    """The elements of all tensors, row by row whatever their memory format, as one new 1-d tensor."""
+    tensors = list(tensors)
+    flat = torch.empty(sum(t.numel() for t in tensors), dtype=dtype or (tensors[0].dtype if tensors else None))
+    for part, tensor in zip(split(flat, tensors), tensors, strict=True):
+        part.copy_(tensor)
+    return flat
+
+
+def unflatten(flat: torch.Tensor, tensors) -> None:
+    """Copy what `flatten` put together back into the tensors."""
+    tensors = list(tensors)
+    for part, tensor in zip(split(flat, tensors), tensors, strict=True):
+        tensor.copy_(part)
+
+
+def split(flat: torch.Tensor, tensors) -> list[torch.Tensor]:
+    """Views of the parts of `flat`, each in the shape of its tensor."""
+    tensors = list(tensors)
+    parts = flat.split([t.numel() for t in tensors])
+    return [part.view(t.shape) for part, t in zip(parts, tensors, strict=True)]
