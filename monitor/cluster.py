@@ -13,9 +13,9 @@ from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 
 from monitor import engine, images
-from monitor.cluster_settings import SETTINGS, SHM_BYTES, ClusterSettings, check_port, project, refuse_unknown
+from monitor.cluster_settings import SETTINGS, SHM_BYTES, ClusterSettings, check_port, project
 from monitor.engine import PROJECT_LABEL, ROLE_LABEL
-from monitor.errors import RunFailed, UserError
+from monitor.errors import RunFailed, UserError, refuse_unknown
 from monitor.images import say
 
 _SERVICE = "com.docker.compose.service"

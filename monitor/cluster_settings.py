@@ -5,8 +5,8 @@ import socket
 from dataclasses import dataclass
 
 from monitor import images
-from monitor.errors import UserError
-from trainer.spec import MAX_NODES, unknown
+from monitor.errors import UserError, refuse_unknown
+from trainer.spec import MAX_NODES
 
 SHM_BYTES = 256 * 2**20  # /dev/shm of a node
 _SHARE = 0.8  # of the host's memory, over all nodes; the rest is for Prometheus, Grafana and the host
@@ -80,13 +80,6 @@ class ClusterSettings:
         """One line: what each node gets."""
         each = f"{self.cpus:g} core{'s' if self.cpus != 1 else ''} and {self.memory_bytes / 2**30:.2f} GiB each"
         return f"{self.nodes} node{'s' if self.nodes > 1 else ''}, {each} (CPUS= and MEMORY= change it)"
-
-
-def refuse_unknown(settings: dict[str, str], known) -> None:
-    """Raises UserError for the first setting that `known` does not name."""
-    for name, value in settings.items():
-        if name not in known:
-            raise UserError(f"{name}={value}: {unknown(name, known)}")
 
 
 def project(settings: dict[str, str]) -> str:

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 
 from monitor import engine, images
-from monitor.cluster_settings import DEFAULT_PORTS, SETTINGS, check_port, project, refuse_unknown, whole
-from monitor.errors import UserError
+from monitor.cluster_settings import DEFAULT_PORTS, SETTINGS, check_port, project, whole
+from monitor.errors import UserError, refuse_unknown
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 _IMAGES_BYTES = 8e9  # a first build where only CUDA wheels can be had

@@ -1,5 +1,9 @@
 """Errors that a person can act on. Each is one line that says what is wrong and what would do."""
 
+from collections.abc import Collection
+
+from trainer.spec import unknown
+
 BAD_INPUT, FAILED = 2, 1
 
 
@@ -21,3 +25,10 @@ class RunFailed(UserError):
     """The input was good but the work failed: exit code 1."""
 
     exit_code = FAILED
+
+
+def refuse_unknown(settings: dict[str, str], known: Collection[str]) -> None:
+    """Raises UserError for the first setting that `known` does not name."""
+    for name, value in settings.items():
+        if name not in known:
+            raise UserError(f"{name}={value}: {unknown(name, known)}")

@@ -17,8 +17,7 @@ from docker.errors import APIError, ImageNotFound
 
 from monitor import engine
 from monitor.engine import ROOT
-from monitor.errors import RunFailed, UserError
-from trainer.spec import unknown
+from monitor.errors import RunFailed, UserError, refuse_unknown
 
 BUILD = ROOT / ".build"  # logs of builds, and what is copied into images but is no part of the checkout
 SETTINGS = {
@@ -46,9 +45,7 @@ class Images:
 
 def build(settings: dict[str, str], args) -> int:
     """`syncbed images`: pull or build everything, and ask the registry again should it have failed before."""
-    for name, value in settings.items():
-        if name not in SETTINGS:
-            raise UserError(f"{name}={value}: {unknown(name, SETTINGS)}")
+    refuse_unknown(settings, SETTINGS)
     client = engine.connect()
     with engine.guard():
         made = ensure(client, settings, ask_again=True)

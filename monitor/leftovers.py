@@ -9,9 +9,9 @@ from docker.models.containers import Container
 
 from monitor import engine, images
 from monitor.cluster import remove_containers, remove_project, tell_removed
-from monitor.cluster_settings import SETTINGS, project, refuse_unknown
+from monitor.cluster_settings import SETTINGS, project
 from monitor.engine import PROJECT_LABEL, ROLE_LABEL
-from monitor.errors import RunFailed
+from monitor.errors import RunFailed, refuse_unknown
 
 _YOUNG_SECONDS = 120  # what is younger may belong to a cluster that is being started right now
 

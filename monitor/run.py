@@ -9,14 +9,14 @@ import signal
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 from rich.console import Console
 
 from monitor import data, results, resume, runtime, summary
-from monitor.errors import BAD_INPUT, FAILED, Busy, RunFailed, UserError
+from monitor.errors import BAD_INPUT, FAILED, Busy, RunFailed, UserError, refuse_unknown
 from monitor.progress import Progress
 from monitor.runtime.base import Job, Runtime
 from monitor.sampling import Row, write_csv
@@ -24,7 +24,7 @@ from monitor.supervise import Failure, Interrupted, Supervisor
 from trainer import events
 from trainer.checkpoint_folder import COMPLETE, FOLDER
 from trainer.registry import SYNCS
-from trainer.spec import RunSpec, SpecError, unknown
+from trainer.spec import RunSpec, SpecError
 
 TENSORBOARD = "tensorboard"  # the folder that ranks write event files into
 
@@ -58,10 +58,7 @@ def command(settings: dict[str, str], args) -> int:
 
 def run(settings: dict[str, str], say: Console, began: float) -> dict:
     """Train once and return the result, which is in its folder by then. Raises UserError, RunFailed or SpecError."""
-    words = {f.metadata["setting"] for f in fields(RunSpec)}
-    for name, value in settings.items():
-        if name not in words and name not in NOT_IN_SPEC:
-            raise SpecError(name, value, unknown(name, [*sorted(words), *NOT_IN_SPEC]))
+    refuse_unknown(settings, RunSpec.settings_help() | NOT_IN_SPEC)
     runs = Path(settings.pop("RUNS_DIR", "runs"))
     cache = Path(settings.pop("DATA_CACHE", data.CACHE))
     data_dir = Path(settings.pop("DATA_DIR")).expanduser() if "DATA_DIR" in settings else None

@@ -10,9 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from monitor import results
-from monitor.errors import UserError
+from monitor.errors import UserError, refuse_unknown
 from trainer.events import PHASES
-from trainer.spec import unknown
 
 STATUS_COLOURS = {"finished": "green", "failed": "red", "running": "yellow"}
 
@@ -106,10 +105,8 @@ def console(stderr: bool = False) -> Console:
 
 def runs_folder(settings: dict[str, str]) -> Path:
     """The folder that RUNS_DIR= names, ./runs by default. Raises UserError for any other setting."""
-    settings = dict(settings)
-    folder = Path(settings.pop("RUNS_DIR", "runs"))
-    for name, value in settings.items():
-        raise UserError(f"{name}={value}: {unknown(name, ['RUNS_DIR'])}")
+    folder = Path(settings.get("RUNS_DIR", "runs"))
+    refuse_unknown(settings, ["RUNS_DIR"])
     return folder
 
 

@@ -54,7 +54,8 @@ class Sending:
     """What is on its way."""
 
     def __init__(self, works, patience: timedelta, messages):
-        self._works, self._patience, self._messages = works, patience, messages
+        self._works, self._patience = works, patience
+        self._messages = messages  # Gloo reads them until they have been handed over
 
     def wait(self) -> None:
         """Until it has been handed over."""

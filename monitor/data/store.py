@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from monitor.errors import RunFailed, UserError
+from trainer.checkpoint_folder import sha256
 
 try:
     import fcntl
@@ -103,14 +104,6 @@ def complete(path: Path, verify: bool = False) -> Prepared | None:
         return Prepared(path, path.name, manifest, manifest["label"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-def sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def mean_and_std(images: np.ndarray) -> tuple[list[float], list[float]]:
