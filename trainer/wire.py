@@ -183,7 +183,7 @@ class Wire:
             works += [dist.isend(tensor, peer) for peer in peers]
             for work in works:
                 work.wait()
-        self._count(len(peers) * tensor.nbytes, len(peers) * tensor.nbytes)
+        self.count(len(peers) * tensor.nbytes, len(peers) * tensor.nbytes)
         return theirs
 
     # -- counters ------------------------------------------------------------------------------------------------
