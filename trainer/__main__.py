@@ -141,7 +141,8 @@ def connect(rank: Rank, spec: RunSpec, place: environment.Place):
     """Join the store and the process group, where the strategy is distributed. Returns the Wire."""
     import torch.distributed as dist
 
-    from trainer.wire import PeerLost, Wire
+    from trainer.wire import Wire
+    from trainer.wire_errors import PeerLost
 
     if not SYNCS[spec.sync].distributed:
         return Wire()
@@ -192,7 +193,7 @@ def classify(error: BaseException) -> tuple[str, str, int | None]:
         return "input", str(error), None
     from trainer.checkpoint import CheckpointError
     from trainer.data.prepared import InputError
-    from trainer.wire import WireError
+    from trainer.wire_errors import WireError
 
     if isinstance(error, InputError):
         return "input", str(error), None

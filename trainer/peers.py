@@ -131,7 +131,8 @@ class Peers:
         age = self._answered - peer.seen  # while the store does not answer, nobody's beats can be seen
         if peer.left:
             return f"it gave up: {peer.left['message']}"
-        return f"no sign of life for {age:.0f} s" if age > seconds and not self._stopping.is_set() else None
+        silent = peer.beat >= 0 and age > seconds and not self._stopping.is_set()
+        return f"no sign of life for {age:.0f} s" if silent else None
 
     def go_on_without(self, lost: dict[int, str]) -> None:
         """These ranks are lost and not waited for; all others are needed from now on."""

@@ -100,6 +100,7 @@ SYNCS = {
         "trainer.sync.psgd:Psgd",
         "each worker alone on its part of the data, weights averaged once at the end",
         exact=False,
+        settings=("transport",),
     ),
     "hogwild": Strategy(
         "trainer.sync.hogwild:Hogwild",

@@ -63,7 +63,7 @@ class Server:
         if self.survives and self.shard.steps:
             survivors.spare(self.wire, self.spec)
         for rank, error in list(self._broken):
-            if rank not in peers.expendable:
+            if rank not in peers.expendable or not isinstance(error, RuntimeError):  # Gloo's errors are RuntimeErrors
                 with self.wire.errors(f"serving rank {rank}"):
                     raise error
             self._drop(rank, f"its connection failed ({' '.join(str(error).split())[:200]})")

@@ -13,6 +13,7 @@ from trainer.registry import COMPRESSORS, DATA, MODELS, SYNCS, Shape, default_da
 
 PRECISIONS = ("fp32", "bf16")
 GRANULARITIES = ("tensor", "bucket", "flat")
+TRANSPORTS = ("gloo", "mpi")
 TOPOLOGIES = ("ring", "random")
 MAX_NODES = 16
 MAX_NPROC = 16
@@ -63,6 +64,7 @@ class RunSpec:
     local_steps: int = setting("H", 8, "local steps between synchronisations")
     outer_lr: float = setting("OUTER_LR", 0.7, "learning rate of the outer optimizer")
     outer_momentum: float = setting("OUTER_MOMENTUM", 0.9, "Nesterov momentum of the outer optimizer")
+    transport: str = setting("TRANSPORT", "gloo", "what carries the average: " + ", ".join(TRANSPORTS))
     topology: str = setting("TOPOLOGY", "ring", "who a node averages with: " + ", ".join(TOPOLOGIES))
     every_steps: int = setting("EVERY", 0, "steps between checkpoints; 0: one at the end")
     tensorboard: int = setting("TENSORBOARD", 0, "1: scalars of every rank and the model's graph for TensorBoard")
@@ -79,6 +81,7 @@ class RunSpec:
         for name, value, allowed in (
             ("GRANULARITY", self.granularity, GRANULARITIES),
             ("COMPRESS", self.compress, COMPRESSORS),
+            ("TRANSPORT", self.transport, TRANSPORTS),
             ("TOPOLOGY", self.topology, TOPOLOGIES),
         ):
             _one_of(name, value, allowed)

@@ -4,7 +4,6 @@ Bytes are the payload that Gloo's algorithm for the collective sends and receive
 compared with a formula (exactly) and with the network interface (plus a few per cent of headers).
 """
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
@@ -15,40 +14,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.peers import START_SECONDS, Peers
-
-
-class WireError(Exception):
-    """A collective failed. `kind` is that of events.Failed; `suspect_rank` is None where it cannot be told."""
-
-    kind = "peer"
-
-    def __init__(self, message: str, suspect_rank: int | None = None):
-        self.suspect_rank = suspect_rank
-        super().__init__(message)
-
-
-class PeerLost(WireError):
-    """Another rank is gone: its connection closed, it gave up, or it fell silent."""
-
-
-class DeadlineExceeded(WireError):
-    """A collective took longer than DEADLINE."""
-
-    kind = "deadline"
-
-
-class Mismatch(WireError):
-    """Ranks disagree about a collective, or about the run they are in."""
-
-    kind = "mismatch"
-
-
-# What Gloo and the store write into a plain RuntimeError, by what it means.
-_MEANINGS = (
-    (Mismatch, re.compile(r"preamble|op\.nbytes|size mismatch|must (match|be equal)|does not match", re.I)),
-    (DeadlineExceeded, re.compile(r"tim(ed?|e)[ -]?out", re.I)),
-    (PeerLost, re.compile(r"closed|reset|broken pipe|refused|failed to (recv|send)|unreachable|gone", re.I)),
-)
+from trainer.wire_errors import MEANINGS, WHAT, Mismatch, PeerLost
 
 
 class Wire:
@@ -179,8 +145,10 @@ class Wire:
             return []
         theirs = [torch.empty_like(tensor) for _ in peers]
         with self._blocking(f"swap of {_shape(tensor)}"):
-            works = [dist.irecv(buffer, peer) for buffer, peer in zip(theirs, peers, strict=True)]
-            works += [dist.isend(tensor, peer) for peer in peers]
+            works = [
+                dist.irecv(buffer, group=self.group, group_src=peer) for buffer, peer in zip(theirs, peers, strict=True)
+            ]
+            works += [dist.isend(tensor, group=self.group, group_dst=peer) for peer in peers]
             for work in works:
                 work.wait()
         self.count(len(peers) * tensor.nbytes, len(peers) * tensor.nbytes)
@@ -289,14 +257,14 @@ class Wire:
             yield
         except RuntimeError as error:  # DistBackendError, DistNetworkError and DistStoreError are RuntimeErrors too
             text = " ".join(str(error).split())
-            kind = next((kind for kind, pattern in _MEANINGS if pattern.search(text)), None)
+            kind = next((kind for kind, pattern in MEANINGS if pattern.search(text)), None)
             if kind is None or self.store is None:
                 raise
             suspect, evidence = self.peers.suspect()
             if odd := self.peers.disagreement():
                 raise Mismatch(f"ranks disagree about a collective: {odd[1]}", odd[0]) from error
             who = f"rank {suspect}: {evidence}" if suspect is not None else evidence
-            message = f"{_WHAT[kind].format(doing=doing, deadline=self.deadline)}; {who}"
+            message = f"{WHAT[kind].format(doing=doing, deadline=self.deadline)}; {who}"
             raise kind(message, suspect) from error
 
     def note(self, what: str) -> None:
@@ -311,13 +279,6 @@ class Wire:
             self.note(what)
             yield
         self.waited_seconds += time.perf_counter() - began
-
-
-_WHAT = {
-    PeerLost: "a peer was lost during {doing}",
-    DeadlineExceeded: "{doing} took longer than DEADLINE={deadline:g} s",
-    Mismatch: "ranks disagree about a collective during {doing}: another operation, shape or order",
-}
 
 
 def _shape(tensor: torch.Tensor) -> str:

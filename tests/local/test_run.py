@@ -110,6 +110,29 @@ def test_a_lost_rank_ends_the_run_and_is_named(tmp_path, sign, kind, word):
     assert processes_of(run.run.name) == []
 
 
+def test_a_lost_worker_is_gone_on_without_where_the_strategy_can(tmp_path):
+    servers = {"SYNC": "ps_async", "COLOCATED": 1, "EVALUATOR": 1, "STALENESS": 2, "MODEL": "cnn3", "EVERY": 100}
+    run = start(tmp_path, **servers, STEPS=300, DEADLINE=12)
+    run.wait_for("step", rank=1)
+    os.kill(run.events("started", rank=1)[0]["pid"], signal.SIGKILL)
+    code, out = run.finish()
+    result = run.result()
+    assert code == 0, out
+    assert (result["status"], result["error"]) == ("finished", None)
+    (lost,) = result["lost_workers"]
+    assert (lost["rank"], lost["reason"]) == (1, "was killed by SIGKILL")
+    assert f"rank 1 (local-1) was killed by SIGKILL at step {lost['step']}; the others go on without it" in out
+    assert [rank["role"] for rank in result["ranks"]] == ["worker", "worker", "server", "evaluator"]
+    assert result["ranks"][0]["steps"] == 300
+    assert sum(result["ranks"][0]["staleness"]["histogram"].values()) == 300
+    assert result["ranks"][2]["updates"] >= 300 + lost["step"]
+    assert result["test_samples_counted"] == 13
+    assert [c["step"] for c in result["checkpoints"]] == [100, 200, 300]
+    assert result["evaluations"]
+    assert "went on without rank 1" in syncbed(tmp_path, "show").stdout
+    assert processes_of(run.run.name) == []
+
+
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_stopped_by_a_signal_it_writes_its_result_and_leaves_nothing(tmp_path, name):
     run = start(tmp_path, **LONG)

@@ -9,7 +9,8 @@ import torch
 from trainer import peers as peers_module
 from trainer import wire as wire_module
 from trainer.peers import SILENT_SECONDS, START_SECONDS, Peers
-from trainer.wire import DeadlineExceeded, Mismatch, PeerLost, Wire
+from trainer.wire import Wire
+from trainer.wire_errors import DeadlineExceeded, Mismatch, PeerLost
 
 
 class Store(dict):
@@ -231,16 +232,45 @@ def test_agreeing_and_lagging_ranks_do_not_disagree(clock):
 
 @pytest.mark.parametrize("peers", [[], [2], [1, 3]])
 def test_swap_counts_each_peer_and_is_a_step_of_the_sequence_also_without(peers, monkeypatch):
-    works = []
-    for way in ("isend", "irecv"):
-        monkeypatch.setattr(
-            wire_module.dist,
-            way,
-            lambda tensor, peer, way=way: works.append((way, peer)) or SimpleNamespace(wait=lambda: None),
-        )
+    works, work = [], SimpleNamespace(wait=lambda: None)
+    monkeypatch.setattr(wire_module.dist, "isend", lambda _, group, group_dst: works.append(("to", group_dst)) or work)
+    monkeypatch.setattr(
+        wire_module.dist, "irecv", lambda _, group, group_src: works.append(("from", group_src)) or work
+    )
     notes = []
     wire = Wire(0, 4, Store(), SimpleNamespace(note=lambda _, *what: notes.append(what)))
     assert len(wire.swap(torch.zeros(25), peers)) == len(peers)
-    assert sorted(works) == [("irecv", p) for p in peers] + [("isend", p) for p in peers]
+    assert sorted(works) == [("from", p) for p in peers] + [("to", p) for p in peers]
     assert wire.take_bytes() == (100 * len(peers), 100 * len(peers))
     assert notes == [(1, "swap of 25 float32")]  # alike on all ranks, so that a rank at odds is told from a neighbour
+
+
+def test_who_is_expendable_is_neither_suspected_nor_waited_for_but_found_absent(clock):
+    ranks = together(3, clock, deadline=10)
+    zero, one, two = ranks
+    zero.expendable = {2}
+    assert zero.absent(2, 4.0) is None
+    for _ in range(17):
+        clock.now += 0.5
+        beat([zero, one])
+    assert zero.absent(2, 4.0) == "no sign of life for 8 s"
+    assert zero.absent(1, 4.0) is None
+    assert (zero.overdue(), one.overdue()) == (None, (2, 8.5))
+    two.exchange({"kind": "own", "message": "disk full", "suspect": None})
+    beat([zero])
+    assert zero.absent(2, 4.0) == "it gave up: disk full"
+    assert zero.gone() is None
+    zero.go_on_without({})
+    assert zero.gone() == (2, "disk full")
+    zero.go_on_without({2: "disk full"})
+    assert (zero.gone(), zero.lost, zero.expendable) == (None, {2: "disk full"}, set())
+
+
+def test_nobody_is_absent_before_it_was_seen_or_while_the_store_does_not_answer(clock):
+    zero, one, _ = together(3, clock)
+    clock.now += 100
+    assert one.absent(2, 4.0) is None
+    alone = Peers(Store(), 0, 2, 30, clock)
+    alone.exchange()
+    assert alone.absent(1, 4.0) is None
+    assert zero.absent(1, 4.0) is None

@@ -1,6 +1,7 @@
 """Parallel SGD with one average at the end."""
 
 from trainer.data.batches import OwnPart
+from trainer.spec import SpecError
 from trainer.sync.replicas import Replicas, average
 
 
@@ -18,6 +19,11 @@ class Psgd(Replicas):
     """
 
     batches = OwnPart
+
+    def __init__(self, wire, spec):
+        if spec.transport != "gloo":
+            raise SpecError("TRANSPORT", spec.transport, "gloo is what this trainer was built with")
+        super().__init__(wire, spec)
 
     def mix(self, step: int) -> None:
         self.apart = True  # and nothing else: workers do not meet before the end
