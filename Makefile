@@ -16,7 +16,7 @@ help: ## this list
 	@echo "  $(SYNCBED) run --help  lists every setting of a run"
 
 run: $(VENV)/.ready ## train once: on the cluster if one is up, else as local processes (SYNC= MODEL= DATA= NODES= ...)
-	@if [ ! -e $(VENV)/.torch ]; then \
+	@if ! $(MAKE) --no-print-directory --question $(VENV)/.torch; then \
 	  where=$$($(SYNCBED) where --from-make) || exit $$?; \
 	  if [ "$$where" = local ]; then $(MAKE) --no-print-directory torch; fi; \
 	fi
@@ -50,7 +50,7 @@ logs: ## what the cluster's services printed
 $(COMMANDS): $(VENV)/.ready
 	@$(SYNCBED) $@ --from-make
 
-torch: $(VENV)/.torch ## torch for local runs, the CPU build where its index answers (WHEEL_INDEX=)
+torch: $(VENV)/.torch ## torch and MPI for local runs, the CPU build where its index answers (WHEEL_INDEX=)
 
 lint: $(VENV)/.dev ## ruff
 	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
@@ -76,7 +76,8 @@ $(VENV)/.tensorboard: images/trainer/requirements.txt $(VENV)/.ready
 	@$(UV) --editable '.[tensorboard]'
 	@touch $@
 
-$(VENV)/.torch: images/trainer/torch.txt $(VENV)/.ready
-	@echo "installing torch into $(VENV) for local runs (once)"
+$(VENV)/.torch: images/trainer/torch.txt images/trainer/requirements.txt $(VENV)/.ready
+	@echo "installing torch and MPI into $(VENV) for local runs (once)"
 	@sh images/trainer/install-torch.sh $(VENV)/bin/python
+	@$(UV) $(if $(WHEEL_INDEX),--index $(WHEEL_INDEX) --index-strategy unsafe-first-match) -r images/trainer/requirements.txt
 	@touch $@

@@ -23,8 +23,8 @@ import threading
 import time
 from pathlib import Path
 
-from monitor import cgroup
-from trainer.events import Busy, Exited, write
+from monitor import cgroup, mpi
+from trainer.events import Busy, Exited, Failed, write
 
 STATE = Path(os.environ.get("SYNCBED_STATE", "/run/syncbed"))  # the node's own tmpfs: lock and live metrics
 DATA = Path("/data")
@@ -69,7 +69,8 @@ def check() -> dict:
 
 
 def run(request: dict) -> int:
-    """Run one rank to its end. `request`: run (id), rank, local_rank, env (added to this process's), argv.
+    """Run one rank to its end. `request`: run (id), rank, local_rank, env (added to this process's), argv; for a rank
+    that takes part in MPI also mpi (see monitor/mpi.py).
 
     The launcher of the node's first rank (local_rank 0) takes the lock for its run; those of the others wait for that.
     Prints Busy and returns 3 when another run holds the node; otherwise returns 0 or 1 as the rank ended.
@@ -80,18 +81,24 @@ def run(request: dict) -> int:
         write(Busy(rank=rank, run=lock_holder() or "unknown"))
         return 3
     kills_before = cgroup.read().oom_kills or 0
-    child = subprocess.Popen(
-        request["argv"],
-        env=os.environ
-        | request["env"]
-        | {"SYNCBED_RUN_ID": request["run"], "SYNCBED_STATE": str(STATE), "PROMETHEUS_MULTIPROC_DIR": str(metrics)},
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,  # a group of its own: signals reach its helpers too
-        preexec_fn=_die_with_parent,
-    )
-    signal.signal(signal.SIGTERM, lambda *_: _signal(child, signal.SIGTERM))
-    threading.Thread(target=_obey, args=(child,), daemon=True).start()
-    code = child.wait()
+    # Whatever is started from here on belongs to this run and this node.
+    os.environ.update(SYNCBED_RUN_ID=request["run"], SYNCBED_STATE=str(STATE))
+    started: list[subprocess.Popen] = []  # the rank, once there is one
+    signal.signal(signal.SIGTERM, lambda *_: _signal(started, signal.SIGTERM))
+    threading.Thread(target=_obey, args=(started,), daemon=True).start()
+    env = os.environ | request["env"] | {"PROMETHEUS_MULTIPROC_DIR": str(metrics)}
+    manager = mpi.Manager(rank, _spawn) if "mpi" in request else None
+    try:
+        if manager:
+            place, connection = manager.start(request["mpi"])
+            started.append(_spawn(request["argv"], env | place, pass_fds=[connection]))
+            os.close(connection)
+        else:
+            started.append(_spawn(request["argv"], env))
+        code = started[0].wait()
+    except mpi.ManagerFault as fault:
+        write(Failed(rank=rank, kind="own", message=str(fault)))
+        code = 1
     write(
         Exited(
             rank=rank,
@@ -100,6 +107,8 @@ def run(request: dict) -> int:
             out_of_memory=(cgroup.read().oom_kills or 0) > kills_before,
         )
     )
+    if manager:
+        manager.end(orderly=code == 0)
     return 0 if code == 0 else 1
 
 
@@ -159,17 +168,25 @@ def end_leftovers() -> list[int]:
     return ended
 
 
-def _obey(child: subprocess.Popen) -> None:
+def _obey(started: list[subprocess.Popen]) -> None:
     """Pass on what the orchestrator says until it is gone; then end the rank, frozen or not."""
     for line in sys.stdin:
         if line.strip() in ("TERM", "KILL"):
-            _signal(child, signal.Signals["SIG" + line.strip()])
-    _signal(child, signal.SIGKILL)
+            _signal(started, signal.Signals["SIG" + line.strip()])
+    _signal(started, signal.SIGKILL)
 
 
-def _signal(child: subprocess.Popen, number: int) -> None:
+def _signal(started: list[subprocess.Popen], number: int) -> None:
+    if not started:
+        os._exit(1)  # no rank yet; what else was started dies with this process
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, number)
+        os.killpg(started[0].pid, number)
+
+
+def _spawn(argv: list[str], env: dict[str, str], **more) -> subprocess.Popen:
+    """Start a process that dies with this one, in a group of its own: signals reach its helpers too."""
+    how = {"stdin": subprocess.DEVNULL, "start_new_session": True, "preexec_fn": _die_with_parent}
+    return subprocess.Popen(argv, env=env, **how | more)
 
 
 def _die_with_parent() -> None:

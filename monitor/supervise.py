@@ -6,9 +6,9 @@ to complain is seldom the culprit: all evidence is gathered for a moment before 
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import Empty, Queue
 
 from monitor.errors import Busy
@@ -72,6 +72,7 @@ class Supervisor:
         now = time.monotonic()
         self.ranks = [RankState(heard=now) for _ in job.seats]
         self._said: Queue[Said] = Queue()
+        self._stopping = False
         self._silence = max(LEAST_SILENCE_SECONDS, job.spec.deadline_seconds / 2)
 
     def run(self) -> Failure | None:
@@ -80,7 +81,8 @@ class Supervisor:
         Raises Busy when another run holds a node, UserError when the runtime cannot start a rank.
         """
         try:
-            self._start()
+            # MPI's process manager comes up beside rank 0; the others start once it has told how they join.
+            self._start(self.job.seats[:1] if self.job.spec.transport == "mpi" else self.job.seats)
             self._follow()
         except KeyboardInterrupt:
             self._stop("TERM", TERM_SECONDS)
@@ -95,13 +97,13 @@ class Supervisor:
                 raise Busy(rank.busy)
         return self._verdict()
 
-    def _start(self) -> None:
+    def _start(self, seats: Sequence[Seat]) -> None:
         def start(seat: Seat) -> None:
             self.ranks[seat.rank].handle = self.runtime.start(self.job, seat, self._said)
             self.ranks[seat.rank].heard = time.monotonic()
 
         with ThreadPoolExecutor(len(self.ranks)) as pool:
-            list(pool.map(start, self.job.seats))
+            list(pool.map(start, seats))
 
     def _follow(self) -> None:
         """Take in what is said until every rank has ended, or trouble has had its time to show its cause."""
@@ -135,6 +137,11 @@ class Supervisor:
         state.heard = time.monotonic()
         match event:
             case events.Alive():
+                return
+            case events.Proxies():
+                if not self._stopping:
+                    self.job = replace(self.job, proxies=event.commands)
+                    self._start(self.job.seats[1:])
                 return
             case events.Busy():
                 state.busy = event.run
@@ -191,6 +198,7 @@ class Supervisor:
 
     def _stop(self, signal: str, seconds: float) -> None:
         """Signal every rank that still runs and wait until all streams have ended, at most `seconds`."""
+        self._stopping = True
         for rank in self.ranks:
             if rank.handle and not rank.ended:
                 rank.stopped = rank.exited is None

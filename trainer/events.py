@@ -169,12 +169,19 @@ class Busy(Event):
     run: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Proxies(Event):
+    """From the launcher of rank 0 where MPI is used: the other ranks' launchers may start."""
+
+    commands: list[list[str]]  # by rank: the command line of its MPI proxy
+
+
 HEARTBEAT_SECONDS = 2.0
 _KINDS = {
     k.__name__.lower(): k
     for k in (
         *(Started, Ready, Step, Checkpoint, Trained, Served, Monitored, Evaluated, Finished, Failed, Alive, Warning),
-        *(Exited, Busy),
+        *(Exited, Busy, Proxies),
     )
 }
 _lock = threading.Lock()

@@ -29,6 +29,7 @@ class Wire:
         self.waited_seconds = 0.0  # time in which this rank did nothing but wait for a collective
         self._sent = self._received = Fraction(0)
         self._sequence = self._tellings = 0
+        self._mpi = None
 
     def connect(self) -> None:
         """Form the Gloo process group, once all ranks are there. Raises WireError."""
@@ -56,6 +57,14 @@ class Wire:
             wire.group = dist.ProcessGroupGloo(store, wire.rank, wire.world_size, patience)
         return wire
 
+    def connect_mpi(self) -> None:
+        """Join MPI_COMM_WORLD as well, once all ranks are there. Raises WireError and EnvironmentFault."""
+        from trainer.mpi import Mpi  # loads MPI
+
+        self.meet("MPI")
+        with self.errors("joining MPI"):
+            self._mpi = Mpi(self.rank, self.world_size)
+
     # -- collectives ---------------------------------------------------------------------------------------------
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -64,6 +73,13 @@ class Wire:
             return tensor
         with self._blocking(f"all_reduce of {_shape(tensor)}"):
             dist.all_reduce(tensor, group=self.group)
+        self._count_ring(tensor)
+        return tensor
+
+    def all_reduce_mpi(self, tensor: torch.Tensor) -> torch.Tensor:
+        """`all_reduce` through MPI, after connect_mpi. The bytes are those of the ring that trainer/mpi.py asks for."""
+        with self._blocking(f"MPI all_reduce of {_shape(tensor)}"):
+            self._mpi.all_reduce(tensor, self.deadline)
         self._count_ring(tensor)
         return tensor
 
@@ -241,6 +257,8 @@ class Wire:
         if self.store is None:
             return
         self.meet("the end")
+        if self._mpi:
+            self._mpi.close()
         self.peers.stop()
         with self.errors("parting"):
             self.store.set(f"parted/{self.rank}", "")

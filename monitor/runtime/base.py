@@ -3,7 +3,7 @@
 import codecs
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
@@ -30,6 +30,7 @@ class Job:
     spec: RunSpec
     data_key: str  # name of the prepared data folder
     run_folder: Path  # on the orchestrator's side
+    proxies: Sequence[Sequence[str]] = ()  # MPI's, by rank: command lines that rank 0's launcher has told
 
     @property
     def seats(self) -> tuple[Seat, ...]:
@@ -46,6 +47,9 @@ class Job:
             "SYNCBED_SPEC": self.spec.to_json(),
         }
         who = {"run": self.run_id, "rank": seat.rank, "local_rank": seat.local_rank}
+        if self.spec.transport == "mpi":
+            first = {"world_size": len(self.seats), "host": environment["MASTER_ADDR"]}
+            who["mpi"] = {"proxy": self.proxies[seat.rank]} if seat.rank else first
         return json.dumps(who | {"argv": [python, "-m", "trainer"], "env": ranks | environment}).encode() + b"\n"
 
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from queue import Queue
 
+from monitor import mpi
 from monitor.errors import UserError
 from monitor.node import free_port
 from monitor.runtime.base import Job, Lines, RankHandle, Runtime, Said
@@ -49,6 +50,8 @@ class LocalRuntime(Runtime):
     def preflight(self, spec: RunSpec) -> None:
         if importlib.util.find_spec("torch") is None:
             raise UserError("RUNTIME=local: torch is not installed here; `make run` installs it, or `make torch`")
+        if spec.transport == "mpi" and (importlib.util.find_spec("mpi4py") is None or not mpi.mpiexec().exists()):
+            raise UserError("TRANSPORT=mpi: mpich and mpi4py are not installed here; `make torch` installs them")
         self._cores = (os.cpu_count() or 1) / spec.nodes
         self._state = tempfile.TemporaryDirectory(prefix="syncbed-", ignore_cleanup_errors=True)
         self._port = free_port()

@@ -95,7 +95,8 @@ def test_public_images_are_pinned_to_a_patch_release():
 def test_requirements_of_the_node_are_exact():
     for name in ("requirements.txt", "torch.txt"):
         lines = (engine.ROOT / "images/trainer" / name).read_text().splitlines()
-        assert all(re.fullmatch(r"[a-z-]+==[0-9.]+", line) for line in lines if not line.startswith("#"))
+        pin = re.compile(r"[a-z0-9-]+==[0-9.]+(; python_version .*)?")
+        assert all(pin.fullmatch(line) for line in lines if not line.startswith("#"))
 
 
 def test_dockerfiles_build_with_the_classic_builder():

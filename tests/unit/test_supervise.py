@@ -1,5 +1,6 @@
 """Who is to blame, from what the ranks say: scripted streams in, verdict out. No process is started."""
 
+import json
 import time
 from pathlib import Path
 
@@ -170,6 +171,35 @@ def test_an_exit_code_without_a_word_is_an_error_with_the_last_lines():
 def test_a_busy_node_refuses_with_the_other_runs_id_and_starts_nothing():
     with pytest.raises(UserError, match="run 2026-x is on the cluster now"):
         supervise([[events.Busy(rank=0, run="2026-x")], [events.Busy(rank=1, run="2026-x")]])
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_with_mpi_the_others_start_once_rank_0_has_told_the_proxies(nodes):
+    told = events.Proxies(rank=0, commands=[["proxy", str(rank)] for rank in range(nodes)])
+    asked = []
+
+    class Asked(ScriptedRuntime):
+        def start(self, job, seat, said):
+            asked.append(json.loads(job.request(seat, "python", MASTER_ADDR="trainer-0"))["mpi"])
+            return super().start(job, seat, said)
+
+    runtime = Asked([[told, *finished(0)], *(finished(rank) for rank in range(1, nodes))])
+    spec = RunSpec(sync="psgd", transport="mpi", nodes=nodes, batch=4 * nodes)
+    assert Supervisor(runtime, Job("r", spec, "key", Path()), lambda event: None).run() is None
+    assert asked[0] == {"world_size": nodes, "host": "trainer-0"}
+    assert sorted(mpi["proxy"] for mpi in asked[1:]) == [["proxy", str(rank)] for rank in range(1, nodes)]
+
+
+def test_a_process_manager_that_does_not_come_up_starts_nobody_else():
+    fault = failed(0, "own", "mpiexec named 0 proxies, 2 were asked for")
+    runtime = ScriptedRuntime([[fault, exited(0, 1)], []])
+    spec = RunSpec(sync="psgd", transport="mpi", nodes=2, batch=8)
+    failure = Supervisor(runtime, Job("r", spec, "key", Path()), lambda event: None).run()
+    assert list(runtime.handles) == [0]
+    assert (failure.kind, failure.rank) == ("error", 0)
+    assert (
+        failure.message == "rank 0 (trainer-0) failed before its first step: mpiexec named 0 proxies, 2 were asked for"
+    )
 
 
 def test_heartbeats_are_signs_of_life_and_not_passed_on():

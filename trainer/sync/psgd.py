@@ -1,7 +1,6 @@
 """Parallel SGD with one average at the end."""
 
 from trainer.data.batches import OwnPart
-from trainer.spec import SpecError
 from trainer.sync.replicas import Replicas, average
 
 
@@ -14,16 +13,19 @@ class Psgd(Replicas):
     Bytes per step per rank: 0, and 2(n-1)/n * S once after the last step, as many received. A checkpoint on the
     way holds the average of that moment, with which nobody goes on.
 
+    TRANSPORT=mpi: the average is MPI's all-reduce, over MPICH's ring, whose bytes are the same (trainer/mpi.py).
+
     Momentum is each worker's own and is not averaged; batch-norm statistics are each worker's own until the end, when
     evaluation takes their mean.
     """
 
     batches = OwnPart
 
-    def __init__(self, wire, spec):
-        if spec.transport != "gloo":
-            raise SpecError("TRANSPORT", spec.transport, "gloo is what this trainer was built with")
-        super().__init__(wire, spec)
+    def setup(self, model):
+        self._on_mpi = self.spec.transport == "mpi"
+        if self._on_mpi:
+            self.wire.connect_mpi()
+        return super().setup(model)
 
     def mix(self, step: int) -> None:
         self.apart = True  # and nothing else: workers do not meet before the end
@@ -33,7 +35,7 @@ class Psgd(Replicas):
         self.synchronisations += 1
 
     def join(self) -> None:
-        average(self.weights, self.wire)
+        average(self.weights, self.wire, self.wire.all_reduce_mpi if self._on_mpi else None)
 
     def step_bytes(self, gradient_bytes: int) -> tuple[float, float]:
         once = 2 * (self.wire.world_size - 1) / self.wire.world_size * gradient_bytes

@@ -41,9 +41,12 @@ def put_back(values: torch.Tensor, tensors) -> None:
         tensor.copy_(part.view(tensor.shape))
 
 
-def average(tensors, wire) -> None:
-    """Replace the tensors by their mean over the ranks, in one all-reduce. Every rank gets the same bits."""
-    put_back(wire.all_reduce(flat(tensors)).div_(wire.world_size), tensors)
+def average(tensors, wire, all_reduce=None) -> None:
+    """Replace the tensors by their mean over the ranks, in one all-reduce. Every rank gets the same bits.
+
+    `all_reduce`: one of the wire's; default: Gloo's.
+    """
+    put_back((all_reduce or wire.all_reduce)(flat(tensors)).div_(wire.world_size), tensors)
 
 
 def momentum(optimizer, parameters) -> list[torch.Tensor]:
