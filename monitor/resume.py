@@ -13,7 +13,14 @@ from monitor.errors import UserError
 from trainer.checkpoint_folder import FOLDER, DamagedError, complete_ones, verify
 from trainer.spec import RunSpec, SpecError
 
-FREE = ("steps", "epochs", "every_steps", "deadline_seconds", "tensorboard")  # they change nothing that is computed
+FREE = (
+    "steps",
+    "epochs",
+    "every_steps",
+    "evaluate_steps",
+    "deadline_seconds",
+    "tensorboard",
+)  # they change nothing that is computed
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,11 @@ class Score:
         return int(self.confusion.trace()) / self.samples
 
 
-def evaluate(model, data: Prepared, wire: Wire, autocast) -> Score:
+def evaluate(model, data: Prepared, wire: Wire, autocast, when: str = "evaluation") -> Score:
     """Score the model on the whole test set; every rank gets the result. Raises WireError.
 
-    `autocast` is the context of the forward passes. Sums travel as float64, in which counts are exact.
+    `autocast` is the context of the forward passes; `when` names the ranks' meeting, each name once. Sums travel as
+    float64, in which counts are exact.
     """
     classes = len(data.classes)
     loss, confusion = 0.0, torch.zeros(classes * classes, dtype=torch.int64)
@@ -38,7 +39,7 @@ def evaluate(model, data: Prepared, wire: Wire, autocast) -> Score:
                 logits = model(images)
             loss += cross_entropy(logits.float(), labels, reduction="sum").item()
             confusion += torch.bincount(labels * classes + logits.argmax(1), minlength=classes * classes)
-    wire.meet("evaluation")
+    wire.meet(when)
     sums = wire.all_reduce(torch.cat([torch.tensor([loss], dtype=torch.float64), confusion.double()]))
     confusion = sums[1:].round().long().view(classes, classes)
     return Score(sums[0].item() / int(confusion.sum()), confusion)

@@ -112,13 +112,13 @@ class Served(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Monitored(Event):
-    """The evaluator: the servers' weights on the whole test set, while the workers train on."""
+    """A score on the whole test set while training is not done: by the workers, or by the evaluator beside them."""
 
     step: int  # of the slowest worker
-    updates: int  # SGD steps so far, of the first server
     samples: int
     loss: float | None
     accuracy: float
+    updates: int | None = None  # by the evaluator: SGD steps so far, of the first server
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,6 +90,8 @@ class Run:
             self.step(step)
             if self.spec.every_steps and step % self.spec.every_steps == 0 and step < self.steps:
                 self._checkpoint(step)
+            if self.spec.evaluate_steps and step % self.spec.evaluate_steps == 0 and step < self.steps:
+                self._score(step)
         self._last = capture(self)  # before `finish`: a longer run goes on from here
         if type(self.sync).finish is not Sync.finish:
             self._last = {name: v.clone() if torch.is_tensor(v) else v for name, v in self._last.items()}
@@ -179,6 +181,20 @@ class Run:
                 self.wire.meet(f"step {step + 1}")
             elif self.rank == 0:
                 self._save(step, capture(self), self.model.state_dict(), Wire())
+
+    def _score(self, step: int) -> None:
+        """Score on the test set what the ranks have between them, between two steps; rank 0 tells Monitored."""
+        with self.wire.uncounted():
+            self.wire.meet(f"the evaluation at step {step}")
+            own = {name: value.clone() for name, value in self.model.state_dict().items()}
+            self.model.load_state_dict(brought_together(self.model, self.wire))
+            score = evaluate(self.model, self.data, self.wire, autocast(self.spec), f"the score of step {step}")
+            self.model.load_state_dict(own)
+            self.model.train()
+            self.wire.meet(f"step {step + 1} after its score")
+        if self.rank == 0:
+            figures = {"samples": score.samples, "loss": score.loss, "accuracy": score.accuracy}
+            self.tell(events.Monitored(rank=0, step=step, **figures))
 
     def _save(self, step: int, state: dict, model: dict, wire: Wire) -> None:
         """Write a checkpoint of the wire's ranks, where there is a place for it; rank 0 tells Checkpoint."""

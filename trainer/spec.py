@@ -67,6 +67,7 @@ class RunSpec:
     transport: str = setting("TRANSPORT", "gloo", "what carries the average: " + ", ".join(TRANSPORTS))
     topology: str = setting("TOPOLOGY", "ring", "who a node averages with: " + ", ".join(TOPOLOGIES))
     every_steps: int = setting("EVERY", 0, "steps between checkpoints; 0: one at the end")
+    evaluate_steps: int = setting("EVALUATE", 0, "steps between scores on the test set; 0: one at the end")
     tensorboard: int = setting("TENSORBOARD", 0, "1: scalars of every rank and the model's graph for TensorBoard")
     deadline_seconds: float = setting("DEADLINE", 30.0, "seconds within which a lost or silent rank ends the run")
 
@@ -100,6 +101,7 @@ class RunSpec:
         _number("OUTER_MOMENTUM", self.outer_momentum, 0, below=1)
         _whole("SEED", self.seed, 0, 2**31 - 1)
         _whole("EVERY", self.every_steps, 0)
+        _whole("EVALUATE", self.evaluate_steps, 0)
         _number("LR", self.lr, 0, strictly=True)
         _number("MOMENTUM", self.momentum, 0, below=1)
         _number("WEIGHT_DECAY", self.weight_decay, 0)
@@ -117,6 +119,9 @@ class RunSpec:
         if SYNCS[self.sync].shared_memory and self.nodes != 1:
             text = f"SYNC={self.sync} shares the memory of one node; leave NODES out or give 1, and NPROC=workers"
             raise SpecError("NODES", self.nodes, text)
+        if self.evaluate_steps and SYNCS[self.sync].survives_lost_workers:
+            text = f"the workers of SYNC={self.sync} do not stop together; EVALUATOR=1 scores the servers' weights"
+            raise SpecError("EVALUATE", self.evaluate_steps, text)
         self._check_strategy_settings()
         if self.servers_alone >= self.nodes and SYNCS[self.sync].servers:
             raise SpecError(

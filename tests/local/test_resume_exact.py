@@ -12,7 +12,7 @@ from ranks import Ranks, write_prepared
 
 from trainer import checkpoint
 from trainer.checkpoint_folder import complete_ones, name_of, rank_file, read
-from trainer.events import Evaluated, Failed, Ready, Step, Trained
+from trainer.events import Evaluated, Failed, Monitored, Ready, Step, Trained
 from trainer.layout import seats
 from trainer.registry import SYNCS
 from trainer.spec import RunSpec
@@ -92,7 +92,7 @@ def test_going_on_equals_never_stopping(case, data, groups, tmp_path):
         step = tmp_path / "whole/checkpoints" / name_of(stop)
         again = group.run(train, spec, data, tmp_path / "again", True, step)
     else:
-        again = group.run(train, replace(spec, every_steps=0), data, tmp_path / "again", True)
+        again = group.run(train, replace(spec, every_steps=0, evaluate_steps=2), data, tmp_path / "again", True)
     for rank, one, two in zip(range(spec.workers), whole, again, strict=False):  # servers come last, and hold no file
         left, did = (whole_state(tmp_path / name, rank) for name in ("whole", "again"))
         assert did == left, [name for name in left if left[name] != did.get(name)]
@@ -106,6 +106,18 @@ def test_going_on_equals_never_stopping(case, data, groups, tmp_path):
         assert len({(end.distinct_samples, end.synchronisations) for end in ends}) == 1
         scores = [[replace(score, time=0, seconds=0) for score in trained.of(Evaluated)] for trained in (one, two)]
         assert scores[0] == scores[1]
+
+
+@pytest.mark.parametrize("sync", ["single", "ddp", "local_sgd", "ps_sync"])
+def test_a_score_on_the_way_is_that_of_a_run_which_ends_there(sync, data, groups, tmp_path):
+    spec = spec_of(sync, every_steps=0, evaluate_steps=2, steps=5)
+    scored = groups(spec).run(train, spec, data, tmp_path / "long", True)[0].of(Monitored)
+    assert [score.step for score in scored] == [2, 4]
+    for score in scored:
+        short = replace(spec, steps=score.step, evaluate_steps=0)
+        (last,) = groups(spec).run(train, short, data, tmp_path / f"to {score.step}", True)[0].of(Evaluated)
+        assert (score.samples, score.accuracy) == (last.samples, last.accuracy)
+        assert score.loss == pytest.approx(last.loss, rel=1e-6)
 
 
 def test_ranks_that_hold_the_same_write_it_once(data, groups, tmp_path):

@@ -141,3 +141,9 @@ def test_a_bad_value_is_one_line_with_what_would_do(settings, says):
 def test_a_field_this_version_does_not_know_is_refused():
     with pytest.raises(SpecError, match="warp=9: not a field"):
         RunSpec.from_json('{"warp": 9}')
+
+
+def test_workers_that_do_not_stop_together_are_not_scored_between_steps():
+    assert RunSpec.from_settings({"SYNC": "ps_sync", "EVALUATE": "10"}).evaluate_steps == 10
+    with pytest.raises(SpecError, match=r"EVALUATE=10: the workers of SYNC=ps_async .* EVALUATOR=1"):
+        RunSpec.from_settings({"SYNC": "ps_async", "EVALUATE": "10"})
