@@ -27,7 +27,7 @@ from pathlib import Path
 from trainer.events import Failed, Proxies, write
 
 LINE, LAST_LINE = "HYDRA_LAUNCH: ", "HYDRA_LAUNCH_END"  # what `-launcher manual` prints
-START_SECONDS = 60.0
+START_SECONDS = 20.0  # the supervisor takes longer silence of a launcher for its death
 END_SECONDS = 3.0
 HAND = "SYNCBED_MPI_HAND"  # the descriptor on which the connection is handed over
 OURS = ("HYDRA_", "MPIEXEC_", "PMI_", "MPI_")  # what the environment may hold of another MPI's settings

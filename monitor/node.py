@@ -1,7 +1,8 @@
-"""Inside a node, between the orchestrator and a rank. Two commands, both started through the runtime:
+"""Inside a node, between the orchestrator and a rank. Three commands, all started through the runtime:
 
     python -m monitor.node check    print one JSON object: what this node is, as seen from inside
     python -m monitor.node run      read one JSON request on stdin, run one rank, forward its output, end with `exited`
+    python -m monitor.node end ID   kill the launchers and ranks of run ID: for launchers that do not listen any more
 
 `run` holds the node's lock for as long as the rank lives, so two runs never share a node, and the kernel lets go of it
 whatever happens. Its stdin is the orchestrator's hand: a line TERM or KILL is passed on to the rank, and end of file
@@ -21,26 +22,32 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from monitor import cgroup, mpi
-from trainer.events import Busy, Exited, Failed, write
+from trainer.events import Busy, Exited, Failed, Held, write
 
 STATE = Path(os.environ.get("SYNCBED_STATE", "/run/syncbed"))  # the node's own tmpfs: lock and live metrics
 DATA = Path("/data")
 PR_SET_PDEATHSIG = 1  # prctl(2)
 LOCK_SECONDS = 30.0  # how long a node's other ranks wait for its first
+LOOK_SECONDS = 0.5  # longer than anyone takes to look who holds the lock, for which it is held for a moment
 STARTING = "starting"
+LAUNCHER = "SYNCBED_LAUNCHER"  # in the environment of a launcher, and so of all it starts: its run's id
 
 
 def main() -> int:
-    command = sys.argv[1] if len(sys.argv) == 2 else ""
-    if command == "check":
-        print(json.dumps(check()))
-        return 0
-    if command == "run":
-        return run(json.loads(sys.stdin.readline()))
-    print("usage: python -m monitor.node check|run", file=sys.stderr)
+    match sys.argv[1:]:
+        case ["check"]:
+            print(json.dumps(check()))
+            return 0
+        case ["run"]:
+            return run(json.loads(sys.stdin.readline()))
+        case ["end", run_id]:
+            _kill(lambda variables: f"{LAUNCHER}={run_id}".encode() in variables)
+            return 0
+    print("usage: python -m monitor.node check|run|end ID", file=sys.stderr)
     return 2
 
 
@@ -73,13 +80,14 @@ def run(request: dict) -> int:
     that takes part in MPI also mpi (see monitor/mpi.py).
 
     The launcher of the node's first rank (local_rank 0) takes the lock for its run; those of the others wait for that.
-    Prints Busy and returns 3 when another run holds the node; otherwise returns 0 or 1 as the rank ended.
+    Prints Held; or Busy, and returns 3, when another run holds the node. Otherwise returns 0 or 1 as the rank ended.
     """
     rank, metrics = request["rank"], STATE / "metrics"
     lock = take_lock(request["run"], metrics) if request["local_rank"] == 0 else None
     if lock is None and await_holder(request["run"]) != request["run"]:
         write(Busy(rank=rank, run=lock_holder() or "unknown"))
         return 3
+    write(Held(rank=rank))
     kills_before = cgroup.read().oom_kills or 0
     # Whatever is started from here on belongs to this run and this node.
     os.environ.update(SYNCBED_RUN_ID=request["run"], SYNCBED_STATE=str(STATE))
@@ -116,10 +124,15 @@ def take_lock(run_id: str, metrics: Path):
     """The node's lock, held until this process ends; None when another run holds it. Empties the folder of metrics."""
     STATE.mkdir(parents=True, exist_ok=True)
     lock = (STATE / "lock").open("a+")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return None
+    until = time.monotonic() + LOOK_SECONDS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return None
+            time.sleep(0.02)
     lock.truncate(0)
     shutil.rmtree(metrics, ignore_errors=True)  # the figures of an earlier run are not this one's
     metrics.mkdir(parents=True)
@@ -155,17 +168,22 @@ def end_leftovers() -> list[int]:
     A rank carries its node's STATE in its environment: where one kernel shows the processes of several nodes, those of
     the others are left alone.
     """
-    ended, mark = [], f"SYNCBED_STATE={STATE}".encode()
+    mark = f"SYNCBED_STATE={STATE}".encode()
+    return _kill(lambda variables: mark in variables and any(v.startswith(b"SYNCBED_RUN_ID=") for v in variables))
+
+
+def _kill(theirs: Callable[[list[bytes]], bool]) -> list[int]:
+    """Kill the processes with such an environment ("NAME=value" each), but for this one. Returns their ids."""
+    killed = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         pid = int(environ.parent.name)
         try:
-            variables = environ.read_bytes().split(b"\0")
-            if mark in variables and any(v.startswith(b"SYNCBED_RUN_ID=") for v in variables) and pid != os.getpid():
+            if theirs(environ.read_bytes().split(b"\0")) and pid != os.getpid():
                 os.kill(pid, signal.SIGKILL)
-                ended.append(pid)
+                killed.append(pid)
         except OSError:
             continue  # gone already, or not ours to see
-    return ended
+    return killed
 
 
 def _obey(started: list[subprocess.Popen]) -> None:

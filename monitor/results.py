@@ -3,6 +3,7 @@
 Step statistics leave the first step out, as the reports do: it pays for memory allocation and warm caches.
 """
 
+import errno
 import json
 import math
 import os
@@ -17,7 +18,7 @@ import psutil
 
 from monitor.errors import UserError
 from monitor.sampling import Row, summarise
-from monitor.supervise import Failure, RankState
+from monitor.verdict import Failure, RankState
 from trainer.events import PHASES, Evaluated, Step, finite
 from trainer.spec import RunSpec
 
@@ -219,11 +220,38 @@ def own_version() -> str:
         return "source"
 
 
+def reserve(folder: Path, classes: int) -> None:
+    """Take room on the disk for the next `save`, so that a disk which fills up during a run has some for its result.
+
+    Raises OSError when there is too little.
+    """
+    with _part(folder).open("wb") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, 65536 + 16 * classes**2)  # a confusion matrix is the largest part
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                _part(folder).unlink()
+                raise  # other errors: this file system cannot reserve
+
+
 def save(result: dict, folder: Path) -> None:
-    """Write result.json whole or not at all. Raises OSError."""
-    part = folder / "result.json.part"
-    part.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
-    part.replace(folder / "result.json")
+    """Write result.json whole or not at all, into the room that was reserved. Raises OSError."""
+    part = _part(folder)
+    text = json.dumps(result, indent=1, allow_nan=False) + "\n"
+    try:
+        with part.open("r+" if part.exists() else "w", encoding="utf-8") as file:
+            file.write(text)
+            file.truncate()
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(folder / "result.json")
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _part(folder: Path) -> Path:
+    return folder / "result.json.part"
 
 
 def load(run: str, runs: Path) -> dict:

@@ -1,6 +1,6 @@
 """RESUME=: which checkpoint a run goes on from, and whether it may.
 
-RESUME=latest   RESUME=20260301-101500-ddp-vgg11-4n   RESUME=runs/<id>   RESUME=runs/<id>/checkpoints/step-000040
+RESUME=latest   RESUME=20260301-101500-ddp-vgg11-4n-3f9a1c   RESUME=runs/<id>   RESUME=runs/<id>/checkpoints/step-000040
 """
 
 import json

@@ -3,9 +3,11 @@
 runs/<id>/  spec.json  events.jsonl  metrics.csv  result.json  checkpoints/      runs/latest -> <id>
 """
 
+import errno
 import json
+import os
+import secrets
 import shutil
-import signal
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -17,16 +19,19 @@ from rich.console import Console
 
 from monitor import data, results, resume, runtime, summary
 from monitor.errors import BAD_INPUT, FAILED, Busy, RunFailed, UserError, refuse_unknown
+from monitor.interrupt import Stop
 from monitor.progress import Progress
 from monitor.runtime.base import Job, Runtime
 from monitor.sampling import Row, write_csv
-from monitor.supervise import Failure, Interrupted, Supervisor
+from monitor.supervise import Supervisor
+from monitor.verdict import Failure
 from trainer import events
 from trainer.checkpoint_folder import COMPLETE, FOLDER
 from trainer.registry import SYNCS
 from trainer.spec import RunSpec, SpecError
 
 TENSORBOARD = "tensorboard"  # the folder that ranks write event files into
+REMOVED = "was removed while the run went on"
 
 NOT_IN_SPEC = {
     "RUNTIME": "docker or local; default: docker where a cluster is up",
@@ -41,11 +46,11 @@ NOT_IN_SPEC = {
 def command(settings: dict[str, str], args) -> int:
     """CLI `run`. 0: finished; 1: the run failed. Raises UserError or SpecError (exit 2) before anything was started."""
     began = time.time()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    stop = Stop().listen()
     say = summary.console(stderr=args.json)
     runs = Path(settings.get("RUNS_DIR", "runs"))
-    result = run(dict(settings), say, began)
+    result = run(dict(settings), say, began, stop)
+    stop.done()
     if args.json:
         print(json.dumps(result, indent=1))
     else:
@@ -56,7 +61,7 @@ def command(settings: dict[str, str], args) -> int:
     return BAD_INPUT if result["error"]["kind"] == "input" else FAILED
 
 
-def run(settings: dict[str, str], say: Console, began: float) -> dict:
+def run(settings: dict[str, str], say: Console, began: float, stop: Stop) -> dict:
     """Train once and return the result, which is in its folder by then. Raises UserError, RunFailed or SpecError."""
     refuse_unknown(settings, RunSpec.settings_help() | NOT_IN_SPEC)
     runs = Path(settings.pop("RUNS_DIR", "runs"))
@@ -89,7 +94,8 @@ def run(settings: dict[str, str], say: Console, began: float) -> dict:
     if spec.batch > prepared.manifest["train_samples"]:
         raise SpecError("BATCH", spec.batch, f"the training set has {prepared.manifest['train_samples']} images")
     place.push_data(prepared.path)
-    recorder = Recorder(place, spec, prepared, runs, say, began, source)
+    stop.running()
+    recorder = Recorder(place, spec, prepared, runs, say, began, stop, source)
     recorder.warnings += warnings
     return recorder.follow()
 
@@ -105,6 +111,7 @@ class Recorder:
         runs: Path,
         say: Console,
         began: float,
+        stop: Stop,
         source: resume.Source | None = None,
     ):
         self.place, self.spec, self.say, self.began, self.source = place, spec, say, began, source
@@ -116,19 +123,28 @@ class Recorder:
             before = {"run": source.run_id, "step": source.step}
             say.print(f"going on from step {source.step} of run {source.run_id}", highlight=False)
         self.result = results.begin(self.job.run_id, place.name, spec, about, before)
+        self._begin(len(prepared.manifest["classes"]))
         self.evaluated: events.Evaluated | None = None
         self.warnings: list[str] = []
         self.checkpoints: list[tuple[events.Checkpoint, Future]] = []
         self._couriers = ThreadPoolExecutor(1)  # checkpoints are fetched beside the stream, in order
+        self._held: set[int] = set()  # ranks whose node is this run's
+        self.supervisor = Supervisor(place, self.job, self._take, stop)
+
+    def _begin(self, classes: int) -> None:
+        """Write what is known before the run, and take the room for its result. Raises RunFailed."""
+        try:
+            results.save(self.result, self.folder)
+            results.reserve(self.folder, classes)
+            (self.folder / "spec.json").write_text(self.spec.to_json() + "\n")
+        except OSError as error:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            why = error.strerror or error
+            raise RunFailed(f"{self.folder} cannot be written: {why}; nothing was started") from None
 
     def follow(self) -> dict:
         """Run, then write what came of it, however it ended. Raises Busy when another run holds the nodes."""
-        results.save(self.result, self.folder)
-        (self.folder / "spec.json").write_text(self.spec.to_json() + "\n")
-        with suppress(OSError):
-            _point(self.folder.parent / "latest", self.folder.name)
-        self.supervisor = Supervisor(self.place, self.job, self._take)
-        failure, rows = None, []
+        failure = None
         try:
             with (
                 (self.folder / "events.jsonl").open("w") as self._log,
@@ -137,24 +153,33 @@ class Recorder:
                 if self.source:
                     self.place.push_checkpoint(self.job, self.source.folder)
                 failure = self.supervisor.run()
-            rows = self._rows()
         except Busy:
             shutil.rmtree(self.folder)  # nothing ran
             raise
         except UserError as error:
-            failure = failure or Failure("engine", str(error))
-        except KeyboardInterrupt:
-            failure = failure or Failure("interrupted", "interrupted after the last step")
+            failure = Failure("engine", str(error))
         except OSError as error:
-            failure = failure or Failure("disk", f"{self.folder} cannot be written: {error.strerror or error}")
+            failure = self._disk("", error)
         finally:
             self._release()
-        return self._finish(failure, rows)
+        return self._finish(failure, self._rows())
+
+    def _disk(self, what: str, error: OSError) -> Failure:
+        return Failure("disk", f"{self.folder}{what} cannot be written: {error.strerror or error}")
 
     def _take(self, event: events.Event) -> None:
+        if os.fstat(self._log.fileno()).st_nlink == 0:
+            raise FileNotFoundError(errno.ENOENT, REMOVED)
         self._log.write(events.to_line(event) + "\n")
         self._log.flush()
+        for _, future in self.checkpoints:
+            if future.done() and isinstance(future.exception(), OSError):
+                raise future.exception()  # the disk is full: no later one will do better
         match event:
+            case events.Held():
+                self._held.add(event.rank)
+                if len(self._held) == len(self.names):
+                    self._point_latest()
             case events.Checkpoint():
                 self.checkpoints.append((event, self._couriers.submit(self.place.fetch, self.job, event.path)))
             case events.Evaluated():
@@ -162,6 +187,11 @@ class Recorder:
             case events.Warning():
                 self.warnings.append(event.message)
         self._progress.take(event)
+
+    def _point_latest(self) -> None:
+        """Make runs/latest this run."""
+        with suppress(OSError):
+            _point(self.folder.parent / "latest", self.folder.name)
 
     def _rows(self) -> list[Row]:
         started = min((rank.started.time for rank in self.supervisor.ranks if rank.started), default=None)
@@ -188,15 +218,26 @@ class Recorder:
             self.warnings.append(f"the nodes could not be tidied: {error}")
 
     def _finish(self, failure: Failure | None, rows: list[Row]) -> dict:
+        if not (self.folder / "spec.json").exists():
+            shutil.rmtree(self.folder, ignore_errors=True)  # a rank may have made it again
+            raise RunFailed(f"{self.folder} {REMOVED}: there is no result")
+        self._point_latest()
         kept = []
         for event, future in self.checkpoints:
             error = future.exception()
-            if error:
+            if isinstance(error, OSError):
+                failure = failure or self._disk(f": the checkpoint of step {event.step}", error)
+            elif error:
                 self.warnings.append(f"the checkpoint of step {event.step} could not be fetched: {error}")
             else:
                 kept.append(
                     {"step": event.step, "path": future.result(), "bytes": event.bytes, "seconds": event.seconds}
                 )
+        try:
+            write_csv(self.folder / "metrics.csv", rows)
+        except OSError as error:
+            (self.folder / "metrics.csv.part").unlink(missing_ok=True)
+            failure = failure or self._disk(": metrics.csv", error)
         result = results.complete(
             self.result,
             ranks=self.supervisor.ranks,
@@ -211,7 +252,6 @@ class Recorder:
             ended=time.time(),
         )
         try:
-            write_csv(self.folder / "metrics.csv", rows)
             results.save(result, self.folder)
         except OSError as error:
             why = error.strerror or error
@@ -222,30 +262,23 @@ class Recorder:
 
 
 def make_folder(runs: Path, spec: RunSpec) -> Path:
-    """A new folder named by the time in UTC and what runs. Raises UserError when `runs` cannot be written."""
+    """A new folder named by the time in UTC, what runs, and a random part: nodes know a run by this name, and two
+    orchestrators with different `runs` may use the same nodes. Raises UserError when `runs` cannot be written.
+    """
     stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
-    name = f"{stamp}-{spec.sync}-{spec.model}-{spec.nodes}n"
+    folder = runs / f"{stamp}-{spec.sync}-{spec.model}-{spec.nodes}n-{secrets.token_hex(3)}"
     try:
-        runs.mkdir(parents=True, exist_ok=True)
-        for attempt in range(1, 100):
-            folder = runs / (name if attempt == 1 else f"{name}-{attempt}")
-            with suppress(FileExistsError):
-                folder.mkdir()
-                return folder
+        folder.mkdir(parents=True)
     except OSError as error:
         raise UserError(f"RUNS_DIR={runs}: cannot be written ({error.strerror}); name another with RUNS_DIR=") from None
-    raise UserError(f"RUNS_DIR={runs}: holds 100 runs of this second already")
+    return folder
 
 
 def _point(link: Path, target: str) -> None:
     """Make `link` point to `target`, atomically."""
     part = link.with_name(f".{link.name}-{target}")
-    part.symlink_to(target)
-    part.replace(link)
-
-
-def _interrupt(*_) -> None:
-    """First signal: stop the run. Further ones are ignored, so that the result is still written."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    raise Interrupted
+    try:
+        part.symlink_to(target)
+        part.replace(link)
+    finally:
+        part.unlink(missing_ok=True)

@@ -163,6 +163,11 @@ class Exited(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Held(Event):
+    """From the node's launcher: the node is this run's."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Busy(Event):
     """From the node's launcher: another run holds this node, the rank was not started."""
 
@@ -181,7 +186,7 @@ _KINDS = {
     k.__name__.lower(): k
     for k in (
         *(Started, Ready, Step, Checkpoint, Trained, Served, Monitored, Evaluated, Finished, Failed, Alive, Warning),
-        *(Exited, Busy, Proxies),
+        *(Exited, Held, Busy, Proxies),
     )
 }
 _lock = threading.Lock()

@@ -61,8 +61,15 @@ class RankHandle(ABC):
         """Send TERM or KILL. Never raises: the rank may be gone."""
 
     @abstractmethod
+    def gone(self) -> str:
+        """Why its stream ended without a last word, as far as it can be told. Never raises."""
+
+    @abstractmethod
     def close(self) -> None:
-        """Let go of it. A rank that still runs is killed by its launcher."""
+        """Let go of it. A rank that still runs is killed by its launcher, which is killed itself when it does not end.
+
+        Never raises.
+        """
 
 
 class Runtime(ABC):

@@ -21,6 +21,7 @@ from docker.utils import socket as docker_socket
 from monitor import engine, prometheus
 from monitor.errors import Busy, RunFailed, UserError
 from monitor.images import code_hash
+from monitor.node import LAUNCHER
 from monitor.runtime.base import Job, Lines, RankHandle, Runtime, Said
 from monitor.sampling import Row
 from trainer.checkpoint_folder import COMPLETE
@@ -175,10 +176,11 @@ class DockerRuntime(Runtime):
         )
         command = [PYTHON, "-m", "monitor.node", "run"]
         container = self._containers[self.node_name(seat.node)]
+        mark = {LAUNCHER: job.run_id}
         with engine.guard():
-            exec_id = self._api.exec_create(container.id, command, stdin=True)["Id"]
+            exec_id = self._api.exec_create(container.id, command, stdin=True, environment=mark)["Id"]
             stream = self._api.exec_start(exec_id, socket=True)
-        return DockerRank(stream, request, seat.rank, said)
+        return DockerRank(stream, request, seat.rank, said, Execution(container, exec_id, job.run_id))
 
     def fetch(self, job: Job, path: str) -> str:
         node, inside = self._containers[self.node_name(0)], f"/runs/{job.run_id}/{path}"
@@ -208,7 +210,9 @@ class DockerRuntime(Runtime):
 
     def _prometheus_url(self) -> str | None:
         labels = [f"{engine.PROJECT_LABEL}={self._project}", "com.docker.compose.service=prometheus"]
-        for container in self._client.containers.list(filters={"label": labels}):
+        with engine.guard():
+            found = self._client.containers.list(filters={"label": labels})
+        for container in found:
             for binding in container.ports.get("9090/tcp") or ():
                 return f"http://{binding['HostIp']}:{binding['HostPort']}"
         return None
@@ -218,9 +222,31 @@ class DockerRuntime(Runtime):
             self._containers[self.node_name(0)].exec_run(["rm", "-rf", f"/runs/{job.run_id}"])
 
 
+class Execution:
+    """The launcher of one rank, as the engine sees it."""
+
+    def __init__(self, container, exec_id: str, run_id: str):
+        self._container, self._exec_id, self._run_id = container, exec_id, run_id
+
+    def gone(self) -> str:
+        """Why it is."""
+        with suppress(UserError), engine.guard():
+            said = self._container.client.api.exec_inspect(self._exec_id)
+            self._container.reload()
+            if self._container.status == "running" and not said["Running"]:
+                return f"its launcher ended with exit code {said['ExitCode']} (137: killed), and its node runs on"
+        return "its node stopped or the engine went away"
+
+    def end(self) -> None:
+        """Kill it and its rank. It may be stopped: then it does not see that we are gone, and would hold the node."""
+        with suppress(UserError), engine.guard():
+            self._container.exec_run([PYTHON, "-m", "monitor.node", "end", self._run_id])
+
+
 class DockerRank(RankHandle):
-    def __init__(self, stream, request: bytes, rank: int, said: Queue):
-        self._rank, self._said, self._stream = rank, said, stream
+    def __init__(self, stream, request: bytes, rank: int, said: Queue, execution: Execution):
+        self._rank, self._said, self._stream, self._execution = rank, said, stream, execution
+        self._ended = threading.Event()
         self._socket = getattr(stream, "_sock", stream)  # the SDK hands out a read-only view of the socket
         self._socket.settimeout(None)  # a run may be silent for longer than the SDK's request timeout
         self._tell(request)
@@ -229,7 +255,12 @@ class DockerRank(RankHandle):
     def signal(self, name: str) -> None:
         self._tell(name.encode() + b"\n")
 
+    def gone(self) -> str:
+        return self._execution.gone()
+
     def close(self) -> None:
+        if not self._ended.is_set():
+            self._execution.end()
         self._stream.close()
         self._socket.close()
 
@@ -249,6 +280,7 @@ class DockerRank(RankHandle):
         for name, rest in lines.items():
             for line in rest.end():
                 self._said.put(Said(self._rank, name, line))
+        self._ended.set()
         self._said.put(Said(self._rank, "stdout", None))
 
 

@@ -5,6 +5,7 @@ A node is two processes: the launcher with its rank, and an agent that the orche
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from trainer.layout import Seat, on_node
 from trainer.spec import RunSpec
 
 ROOT = Path(__file__).resolve().parents[2]
+CLOSE_SECONDS = 2.0  # how long a launcher may take to end once its rank is killed
 
 
 class LocalRuntime(Runtime):
@@ -140,10 +142,20 @@ class LocalRank(RankHandle):
             self._process.stdin.write(name.encode() + b"\n")
             self._process.stdin.flush()
 
+    def gone(self) -> str:
+        code = self._process.poll()
+        if code is not None and code < 0:
+            return f"its launcher was killed by {signal.Signals(-code).name}"
+        return "its launcher closed its output" if code is None else f"its launcher ended with exit code {code}"
+
     def close(self) -> None:
         with suppress(OSError):
             self._process.stdin.close()
-        self._process.wait()
+        try:
+            self._process.wait(CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:  # stopped, it hears nothing; the kernel kills its rank with it
+            self._process.kill()
+            self._process.wait()
 
 
 def _read(rank: int, name: str, stream, said: Queue) -> None:

@@ -59,6 +59,7 @@ class World:
         )
         process.stdin.write(json.dumps(who | {"argv": [sys.executable, "-c", RANK + self.then]}) + "\n")
         process.stdin.flush()
+        assert isinstance(events.parse(process.stdout.readline()), events.Held)
         return process
 
     def __enter__(self):

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import psutil
 import pytest
@@ -17,10 +18,10 @@ from trainer import events
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 
 
-def launch(state, argv, run="run-1", rank=2, env=None, local_rank=0):
+def launch(state, argv, run="run-1", rank=2, env=None, local_rank=0, launcher="of a test"):
     process = subprocess.Popen(
         [sys.executable, "-m", "monitor.node", "run"],
-        env=_environment() | {"SYNCBED_STATE": str(state)},
+        env=_environment() | {"SYNCBED_STATE": str(state), node.LAUNCHER: launcher},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -30,6 +31,11 @@ def launch(state, argv, run="run-1", rank=2, env=None, local_rank=0):
     )
     process.stdin.flush()
     return process
+
+
+def is_up(process):
+    """Its node is held, and its rank runs SLEEP."""
+    return isinstance(events.parse(process.stdout.readline()), events.Held) and process.stdout.readline() == "up\n"
 
 
 def last_event(process):
@@ -60,13 +66,13 @@ def test_the_exit_code_is_reported(tmp_path, code, returned):
 def test_the_request_reaches_the_rank(tmp_path):
     show = "import os; print(os.environ['SYNCBED_RUN_ID'], os.environ['X'], os.environ['PROMETHEUS_MULTIPROC_DIR'])"
     process = launch(tmp_path, [sys.executable, "-c", show], env={"X": "y"})
-    assert output(process).splitlines()[0] == f"run-1 y {tmp_path / 'metrics'}"
+    assert output(process).splitlines()[1] == f"run-1 y {tmp_path / 'metrics'}"
 
 
 @pytest.mark.parametrize("word", ["TERM", "KILL"])
 def test_words_become_signals(tmp_path, word):
     process = launch(tmp_path, SLEEP)
-    assert process.stdout.readline() == "up\n"
+    assert is_up(process)
     process.stdin.write(word + "\n")
     process.stdin.flush()
     assert last_event(process).signal == f"SIG{word}"
@@ -74,7 +80,7 @@ def test_words_become_signals(tmp_path, word):
 
 def test_a_frozen_rank_dies_with_its_orchestrator(tmp_path):
     process = launch(tmp_path, SLEEP)
-    assert process.stdout.readline() == "up\n"
+    assert is_up(process)
     child = psutil.Process(process.pid).children()[0]
     os.kill(child.pid, signal.SIGSTOP)
     process.stdin.close()  # what the kernel does when the orchestrator is killed
@@ -84,7 +90,7 @@ def test_a_frozen_rank_dies_with_its_orchestrator(tmp_path):
 
 def test_a_rank_dies_with_its_launcher(tmp_path):
     process = launch(tmp_path, SLEEP)
-    assert process.stdout.readline() == "up\n"
+    assert is_up(process)
     child = psutil.Process(process.pid).children()[0]
     process.kill()
     process.wait(30)
@@ -94,7 +100,7 @@ def test_a_rank_dies_with_its_launcher(tmp_path):
 def test_a_second_run_is_told_the_first_ones_id_and_the_lock_goes_with_its_holder(tmp_path, monkeypatch):
     monkeypatch.setattr(node, "STATE", tmp_path)
     first = launch(tmp_path, SLEEP, run="run-1")
-    assert first.stdout.readline() == "up\n"
+    assert is_up(first)
     assert node.lock_holder() == "run-1"
     second = launch(tmp_path, SLEEP, run="run-2")
     event = last_event(second)
@@ -108,11 +114,40 @@ def test_a_second_run_is_told_the_first_ones_id_and_the_lock_goes_with_its_holde
     assert last_event(third).code == 0
 
 
+def test_who_looks_whether_a_node_is_held_does_not_refuse_a_run(tmp_path, monkeypatch):
+    """To look takes the lock for a moment: of a run that starts and a `syncbed status`, the run must not lose."""
+    monkeypatch.setattr(node, "STATE", tmp_path)
+    with (tmp_path / "lock").open("a+") as look:
+        fcntl.flock(look, fcntl.LOCK_SH)
+        threading.Timer(0.1, fcntl.flock, (look, fcntl.LOCK_UN)).start()
+        with node.take_lock("run-1", tmp_path / "metrics"):
+            assert node.lock_holder() == "run-1"
+
+
+def test_a_launcher_that_does_not_listen_is_ended_with_its_rank_and_no_other_run_is(tmp_path):
+    """Stopped, it would hold its node for ever."""
+
+    def launched(run):
+        process = launch(tmp_path / run, SLEEP, run, launcher=run)
+        assert is_up(process)
+        return process, psutil.Process(process.pid).children()[0]
+
+    (launcher, rank), (other, others_rank) = launched("mine"), launched("other")
+    launcher.send_signal(signal.SIGSTOP)
+    rank.send_signal(signal.SIGSTOP)
+    subprocess.run([sys.executable, "-m", "monitor.node", "end", "mine"], env=_environment(), check=True)
+    assert launcher.wait(30) == -signal.SIGKILL
+    wait_gone(rank.pid)
+    assert others_rank.is_running() and other.poll() is None
+    other.kill()
+    other.wait(30)
+
+
 def test_the_other_ranks_of_a_node_run_under_the_lock_of_its_first(tmp_path, monkeypatch):
     monkeypatch.setattr(node, "STATE", tmp_path)
     second = launch(tmp_path, SLEEP, rank=3, local_rank=1)  # started first: it waits
     first = launch(tmp_path, SLEEP)
-    assert first.stdout.readline() == second.stdout.readline() == "up\n"
+    assert is_up(first) and is_up(second)
     stranger = launch(tmp_path, SLEEP, run="run-2", local_rank=1)
     assert last_event(stranger).run == "run-1"
     for process in (first, second):
@@ -127,7 +162,7 @@ def test_the_figures_of_an_earlier_run_are_gone(tmp_path):
     process = launch(
         tmp_path, [sys.executable, "-c", "import os; print(os.listdir(os.environ['PROMETHEUS_MULTIPROC_DIR']))"]
     )
-    assert output(process).splitlines()[0] == "[]"
+    assert output(process).splitlines()[1] == "[]"
 
 
 def test_leftovers_are_this_nodes_ranks_and_no_others(tmp_path, monkeypatch):

@@ -1,146 +1,106 @@
-"""Who is to blame, from what the ranks say: scripted streams in, verdict out. No process is started."""
+"""The life of a run: scripted ranks that start, freeze, come back, hold their nodes. No process is started."""
 
 import json
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from scripted import ScriptedRuntime, exited, failed, finished, ready, step, supervise
 
+from monitor import supervise as supervise_module
 from monitor.errors import UserError
-from monitor.runtime.base import Job, RankHandle, Said
+from monitor.interrupt import Stop
+from monitor.runtime.base import Job, Said
 from monitor.supervise import Supervisor
 from trainer import events
 from trainer.spec import RunSpec
 
-NOW = time.time()
 
-
-def step(rank, number=3):
-    phases = dict.fromkeys(events.PHASES, 0.1)
-    return events.Step(
-        rank=rank,
-        step=number,
-        epoch=1,
-        loss=1.0,
-        accuracy=0.5,
-        samples=4,
-        seconds=phases,
-        step_seconds=0.5,
-        sent_bytes=1,
-        received_bytes=1,
-    )
-
-
-def ready(rank):
-    return events.Ready(
-        rank=rank,
-        parameters=1,
-        gradient_bytes=4,
-        train_samples=8,
-        test_samples=2,
-        steps=3,
-        steps_per_epoch=2,
-        versions={},
-        bf16_hint=False,
-    )
-
-
-def exited(rank, code=0, signal=None, oom=False):
-    return events.Exited(rank=rank, code=code, signal=signal, out_of_memory=oom)
-
-
-def failed(rank, kind, message, suspect=None, after=0.0):
-    return events.Failed(rank=rank, kind=kind, message=message, suspect_rank=suspect, time=NOW + after)
-
-
-def finished(rank):
-    return [ready(rank), step(rank), events.Finished(rank=rank, peak_memory_bytes=1, cpu_seconds=1.0), exited(rank)]
-
-
-class Scripted(RankHandle):
-    """Says its lines at once; when `holds`, its stream ends only when it is signalled, like a process that hangs."""
-
-    def __init__(self, rank, said, script, holds):
-        self.rank, self.said, self.signals, self.closed = rank, said, [], False
-        for item in script:
-            stream, line = ("stdout", events.to_line(item)) if isinstance(item, events.Event) else ("stderr", item)
-            said.put(Said(rank, stream, line))
-        self.holds = holds
-        if not holds:
-            said.put(Said(rank, "stdout", None))
-
-    def signal(self, name):
-        self.signals.append(name)
-        if self.holds and name == "KILL":
-            self.said.put(Said(self.rank, "stdout", events.to_line(exited(self.rank, None, "SIGKILL"))))
-            self.said.put(Said(self.rank, "stdout", None))
-            self.holds = False
-
-    def close(self):
-        self.closed = True
-
-
-class ScriptedRuntime:
-    def __init__(self, scripts, holding=()):
-        self.scripts, self.holding, self.handles = scripts, holding, {}
-
-    def node_name(self, rank):
-        return f"trainer-{rank}"
-
-    def start(self, job, seat, said):
-        rank = seat.rank
-        self.handles[rank] = Scripted(rank, said, self.scripts[rank], rank in self.holding)
-        return self.handles[rank]
-
-
-def supervise(scripts, holding=(), deadline=5.0, on_event=lambda event: None, **changes):
-    runtime = ScriptedRuntime(scripts, holding)
-    values = {"nodes": len(scripts), "batch": 4 * len(scripts), "deadline_seconds": deadline} | changes
-    supervisor = Supervisor(runtime, Job("r", RunSpec(**values), "key", Path()), on_event)
-    return supervisor, supervisor.run(), runtime
-
-
-def test_all_finished_is_no_failure():
-    supervisor, failure, runtime = supervise([finished(0), finished(1)])
-    assert failure is None
-    assert [len(rank.steps) for rank in supervisor.ranks] == [1, 1]
-    assert all(handle.closed and handle.signals == [] for handle in runtime.handles.values())
-
-
-def test_a_killed_rank_is_named_although_the_others_complain_first():
-    gone = [ready(1), step(1), "last words", exited(1, None, "SIGKILL")]
-    others = [ready(0), step(0), failed(0, "peer", "connection closed", suspect=1, after=-5), exited(0, 1)]
-    _, failure, _ = supervise([others, gone])
-    assert (failure.kind, failure.rank) == ("killed", 1)
-    assert failure.message == "rank 1 (trainer-1) was killed by SIGKILL at step 3"
-    assert failure.last_lines == ("last words",)
-
-
-def test_out_of_memory_is_told_from_a_kill():
-    _, failure, _ = supervise([[ready(0), exited(0, None, "SIGKILL", oom=True)], finished(1)])
-    assert (failure.kind, failure.rank) == ("out_of_memory", 0)
-
-
-def test_the_first_own_error_is_the_cause():
-    first = [ready(1), failed(1, "own", "ValueError: bad", after=0), exited(1, 1)]
-    later = [ready(0), failed(0, "own", "RuntimeError: shaken", after=1), exited(0, 1)]
-    _, failure, _ = supervise([later, first])
-    assert (failure.kind, failure.rank) == ("error", 1)
-    assert failure.message == "rank 1 (trainer-1) failed before its first step: ValueError: bad"
-
-
-@pytest.mark.parametrize(("said", "kind"), [("input", "input"), ("mismatch", "mismatch")])
-def test_input_and_mismatch_keep_their_kind(said, kind):
-    _, failure, _ = supervise([[failed(0, said, "labels are not 0..9"), exited(0, 2)], finished(1)])
-    assert failure.kind == kind
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """Silence counts from half the deadline on, 2.5 s."""
+    monkeypatch.setattr(supervise_module, "LEAST_SILENCE_SECONDS", 1.0)
 
 
 def test_a_silent_rank_is_frozen_killed_and_named():
     _, failure, runtime = supervise([[ready(0), step(0)], [ready(1), step(1)]], holding=(0, 1))
     assert (failure.kind, failure.rank) == ("frozen", 0)
-    assert "no sign of life for 6 s" in failure.message
+    assert "no sign of life for 2.5 s" in failure.message
     assert [handle.signals for handle in runtime.handles.values()] == [["KILL"], ["KILL"]]
     assert all(handle.closed for handle in runtime.handles.values())
+
+
+@pytest.mark.parametrize("script", [[], [events.Held(rank=0)]])
+def test_a_rank_that_freezes_as_it_starts_is_found_before_the_default_deadline_and_the_limit_is_the_one_named(
+    script, monkeypatch
+):
+    assert RunSpec().deadline_seconds > supervise_module.STARTUP_SILENCE_SECONDS + supervise_module.EVIDENCE_SECONDS
+    monkeypatch.setattr(supervise_module, "STARTUP_SILENCE_SECONDS", 2.7)
+    monkeypatch.setattr(supervise_module, "EVIDENCE_SECONDS", 0.2)
+    _, failure, _ = supervise([script], holding=(0,))
+    assert (failure.kind, failure.rank) == ("frozen", 0)
+    assert failure.message == "rank 0 (trainer-0) is frozen: no sign of life for 2.7 s before its first step"
+
+
+def test_a_rank_whose_launcher_is_frozen_is_named_as_such():
+    _, failure, _ = supervise([finished(0)[:-1]], holding=(0,))
+    assert failure.kind == "frozen"
+    assert failure.message.startswith("rank 0 (trainer-0) has finished, but its launcher is frozen: no sign of life")
+
+
+class Clock(SimpleNamespace):
+    """time.monotonic, and `ahead` seconds more."""
+
+    ahead = 0.0
+
+    def monotonic(self):
+        return time.monotonic() + self.ahead
+
+
+def test_after_a_sleep_of_its_own_it_gives_every_rank_time_to_be_heard(monkeypatch):
+    """Ctrl-Z and fg: the ranks went on, and nobody listened."""
+    clock, handle = Clock(), None
+    monkeypatch.setattr(supervise_module, "time", clock)
+    monkeypatch.setattr(supervise_module, "EVIDENCE_SECONDS", 0.0)
+
+    def sleep(event):
+        if isinstance(event, events.Step):
+            clock.ahead += 1000
+            threading.Timer(1.0, lambda: [handle.say(item) for item in [*finished(0)[2:], None]]).start()
+
+    runtime = ScriptedRuntime([[ready(0), step(0)]], holding=(0,))
+    supervisor = Supervisor(runtime, Job("r", RunSpec(nodes=1, batch=4), "key", Path()), sleep)
+    original = runtime.start
+
+    def start(*args):
+        nonlocal handle
+        handle = original(*args)
+        return handle
+
+    runtime.start = start
+    assert supervisor.run() is None
+    assert handle.signals == []
+
+
+def test_a_rank_that_is_heard_again_is_not_frozen():
+    runtime = ScriptedRuntime([[ready(0), step(0)]], holding=(0,))
+    supervisor = Supervisor(runtime, Job("r", RunSpec(nodes=1, batch=4), "key", Path()), lambda event: None)
+    supervisor._silence = 0.5
+
+    def revive():
+        handle = runtime.handles[0]
+        assert supervisor.ranks[0].frozen
+        for _ in range(20):
+            handle.say(events.Alive(rank=0))
+            time.sleep(0.1)
+        for item in [*finished(0)[2:], None]:
+            handle.say(item)
+
+    threading.Timer(1.2, revive).start()
+    assert supervisor.run() is None
+    assert runtime.handles[0].signals == []
 
 
 def test_one_failed_rank_ends_the_others_and_their_end_is_no_evidence():
@@ -151,26 +111,34 @@ def test_one_failed_rank_ends_the_others_and_their_end_is_no_evidence():
     assert failure.message.endswith("all_reduce took longer than 5 s; it suspects rank 1 (trainer-1)")
 
 
-def test_a_stream_that_ends_without_a_word_means_the_node_is_gone():
-    _, failure, _ = supervise([[ready(0), step(0)], finished(1)])
-    assert (failure.kind, failure.rank) == ("lost", 0)
-
-
-def test_a_lost_node_outranks_what_it_made_another_rank_say():
-    shaken = [ready(0), step(0), failed(0, "own", "RuntimeError: Connection reset by peer"), exited(0, 1)]
-    _, failure, _ = supervise([shaken, [ready(1), step(1)]])
-    assert (failure.kind, failure.rank) == ("lost", 1)
-
-
-def test_an_exit_code_without_a_word_is_an_error_with_the_last_lines():
-    _, failure, _ = supervise([["Traceback", "ImportError: torch", exited(0, 1)], finished(1)])
-    assert (failure.kind, failure.rank) == ("error", 0)
-    assert failure.last_lines == ("Traceback", "ImportError: torch")
-
-
-def test_a_busy_node_refuses_with_the_other_runs_id_and_starts_nothing():
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_busy_node_refuses_with_the_other_runs_id(rank):
+    scripts = [[ready(0)], [ready(1)]]
+    scripts[rank] = [events.Busy(rank=rank, run="2026-x")]
     with pytest.raises(UserError, match="run 2026-x is on the cluster now"):
-        supervise([[events.Busy(rank=0, run="2026-x")], [events.Busy(rank=1, run="2026-x")]])
+        supervise(scripts, holding={0, 1} - {rank})
+
+
+def test_nodes_are_taken_in_the_order_of_ranks():
+    """Two runs that start at once and took nodes side by side could refuse each other."""
+    asked = []
+
+    class Asked(ScriptedRuntime):
+        def start(self, job, seat, said):
+            asked.append(seat.rank)
+            return super().start(job, seat, said)
+
+    runtime = Asked([[events.Busy(rank=0, run="2026-x")], [], []])
+    spec = RunSpec(nodes=3, batch=12)
+    with pytest.raises(UserError):
+        Supervisor(runtime, Job("r", spec, "key", Path()), lambda event: None).run()
+    assert asked == [0]  # the others were not even asked
+
+    runtime = Asked([finished(rank) for rank in range(3)])
+    seen = []
+    assert Supervisor(runtime, Job("r", spec, "key", Path()), seen.append).run() is None
+    assert isinstance(seen[0], events.Held)
+    assert asked[1] == 0 and sorted(asked[2:]) == [1, 2]
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
@@ -207,7 +175,7 @@ def test_heartbeats_are_signs_of_life_and_not_passed_on():
     runtime = ScriptedRuntime([[events.Alive(rank=0), *finished(0)]])
     job = Job("r", RunSpec(nodes=1, batch=4), "key", Path())
     Supervisor(runtime, job, seen.append).run()
-    assert [type(event).__name__ for event in seen] == ["Ready", "Step", "Finished", "Exited"]
+    assert [type(event).__name__ for event in seen] == ["Held", "Ready", "Step", "Finished", "Exited"]
 
 
 def test_interruption_asks_before_it_kills():
@@ -220,75 +188,22 @@ def test_interruption_asks_before_it_kills():
             )
             return handle
 
-    runtime = Stubborn([[ready(0), step(0)]], holding=(0,))
+    runtime, stop = Stubborn([[ready(0), step(0)]], holding=(0,)), Stop()
     job = Job("r", RunSpec(nodes=1, batch=4), "key", Path())
 
     def interrupt(event):
-        if isinstance(event, events.Step):
-            raise KeyboardInterrupt
+        stop.asked = stop.asked or isinstance(event, events.Step)
 
-    failure = Supervisor(runtime, job, interrupt).run()
+    failure = Supervisor(runtime, job, interrupt, stop).run()
     assert (failure.kind, failure.message) == ("interrupted", "interrupted at step 3")
     assert runtime.handles[0].signals == ["TERM"]
 
 
-# Three workers and a server whose strategy goes on when a worker is lost.
+def test_an_interruption_after_the_last_word_changes_nothing():
+    stop = Stop()
 
+    def interrupt(event):
+        stop.asked = isinstance(event, events.Exited)
 
-def supervise_survivors(*scripts, **more):
-    told = []
-    supervisor, failure, runtime = supervise(scripts, on_event=told.append, sync="ps_async", batch=12, **more)
-    lost = {rank: state.lost for rank, state in enumerate(supervisor.ranks) if state.lost}
-    return failure, lost, [event for event in told if isinstance(event, events.Warning)], runtime
-
-
-KILLED = (exited(1, None, "SIGKILL"),)
-OUT_OF_MEMORY = (exited(1, None, "SIGKILL", oom=True),)
-OWN_ERROR = (failed(1, "own", "ValueError: bad"), exited(1, 1))
-
-
-@pytest.mark.parametrize(
-    ("end", "how"),
-    [
-        (KILLED, "was killed by SIGKILL"),
-        (OUT_OF_MEMORY, "ran out of memory: the node's limit killed it"),
-        (OWN_ERROR, "failed: ValueError: bad"),
-        ((), "is gone: its node stopped or the engine went away"),
-    ],
-)
-def test_a_lost_worker_is_warned_of_and_the_others_finish(end, how):
-    failure, lost, warnings, _ = supervise_survivors(finished(0), [ready(1), step(1), *end], finished(2), finished(3))
-    assert failure is None
-    assert lost == {1: how}
-    assert [w.message for w in warnings] == [f"rank 1 (trainer-1) {how} at step 3; the others go on without it"]
-
-
-def test_a_frozen_worker_is_written_off_and_killed():
-    scripts = finished(0), finished(1), [ready(2), step(2)], finished(3)
-    failure, lost, warnings, runtime = supervise_survivors(*scripts, holding=(2,))
-    assert failure is None
-    assert lost == {2: "is frozen: no sign of life for 6 s"}
-    assert len(warnings) == 1
-    assert set(runtime.handles[2].signals) == {"KILL"}
-
-
-@pytest.mark.parametrize(("rank", "name"), [(0, "rank 0 (trainer-0)"), (3, "rank 3 (trainer-3, server)")])
-def test_rank_0_and_servers_cannot_be_done_without(rank, name):
-    """Also when a worker was lost before: that was not the cause."""
-    scripts = [finished(0), [ready(1), step(1), *KILLED], finished(2), finished(3)]
-    scripts[rank] = [ready(rank), step(rank), exited(rank, None, "SIGKILL")]
-    failure, lost, _, _ = supervise_survivors(*scripts)
-    assert (failure.kind, failure.rank) == ("killed", rank)
-    assert failure.message.startswith(f"{name} was killed by SIGKILL")
-    assert list(lost) == [1]
-
-
-def test_a_worker_lost_before_its_first_step_ends_the_run():
-    failure, lost, _, _ = supervise_survivors(finished(0), [ready(1), *KILLED], finished(2), finished(3))
-    assert (failure.kind, failure.rank, lost) == ("killed", 1, {})
-
-
-def test_a_worker_that_blames_another_rank_is_not_lost_itself():
-    shaken = [ready(1), step(1), failed(1, "peer", "connection closed", suspect=3), exited(1, 1)]
-    failure, lost, _, _ = supervise_survivors(finished(0), shaken, finished(2), [ready(3)], holding=(3,))
-    assert (failure.kind, failure.rank, lost) == ("peer", 3, {})
+    runtime = ScriptedRuntime([finished(0)])
+    assert Supervisor(runtime, Job("r", RunSpec(nodes=1, batch=4), "key", Path()), interrupt, stop).run() is None

@@ -1,0 +1,126 @@
+"""Ranks that say what a script says, for tests of what the supervisor makes of it. No process is started."""
+
+import time
+from pathlib import Path
+
+from monitor.runtime.base import Job, RankHandle, Said
+from monitor.supervise import Supervisor
+from trainer import events
+from trainer.spec import RunSpec
+
+NOW = time.time()
+
+
+def step(rank, number=3):
+    phases = dict.fromkeys(events.PHASES, 0.1)
+    return events.Step(
+        rank=rank,
+        step=number,
+        epoch=1,
+        loss=1.0,
+        accuracy=0.5,
+        samples=4,
+        seconds=phases,
+        step_seconds=0.5,
+        sent_bytes=1,
+        received_bytes=1,
+    )
+
+
+def ready(rank):
+    return events.Ready(
+        rank=rank,
+        parameters=1,
+        gradient_bytes=4,
+        train_samples=8,
+        test_samples=2,
+        steps=3,
+        steps_per_epoch=2,
+        versions={},
+        bf16_hint=False,
+    )
+
+
+def exited(rank, code=0, signal=None, oom=False):
+    return events.Exited(rank=rank, code=code, signal=signal, out_of_memory=oom)
+
+
+def failed(rank, kind, message, suspect=None, after=0.0):
+    return events.Failed(rank=rank, kind=kind, message=message, suspect_rank=suspect, time=NOW + after)
+
+
+def finished(rank):
+    return [ready(rank), step(rank), events.Finished(rank=rank, peak_memory_bytes=1, cpu_seconds=1.0), exited(rank)]
+
+
+class Scripted(RankHandle):
+    """Says its lines at once; when `holds`, its stream ends only when it is signalled, like a process that hangs.
+
+    Rank 0 says first that it holds its node, unless its script is about just that.
+    """
+
+    def __init__(self, rank, said, script, holds):
+        self.rank, self.said, self.signals, self.closed = rank, said, [], False
+        if rank == 0 and not (script and isinstance(script[0], (events.Busy, events.Held, events.Proxies))):
+            script = [events.Held(rank=0), *script]
+        for item in script:
+            self.say(item)
+        self.holds = holds
+        if not holds:
+            self.say(None)
+
+    def say(self, item):
+        """An event, a line on standard error, or None: the end of the stream."""
+        event = isinstance(item, events.Event)
+        stream, line = (
+            ("stderr", item) if isinstance(item, str) else ("stdout", events.to_line(item) if event else None)
+        )
+        self.said.put(Said(self.rank, stream, line))
+
+    def signal(self, name):
+        self.signals.append(name)
+        if self.holds and name == "KILL":
+            self.said.put(Said(self.rank, "stdout", events.to_line(exited(self.rank, None, "SIGKILL"))))
+            self.said.put(Said(self.rank, "stdout", None))
+            self.holds = False
+
+    def gone(self):
+        return "its node stopped or the engine went away"
+
+    def close(self):
+        self.closed = True
+
+
+class ScriptedRuntime:
+    """`fetched` is called with the path of every checkpoint."""
+
+    name = "scripted"
+
+    def __init__(self, scripts, holding=(), fetched=lambda path: None):
+        self.scripts, self.holding, self.handles = scripts, holding, {}
+        self.fetched, self.released = fetched, False
+
+    def node_name(self, rank):
+        return f"trainer-{rank}"
+
+    def start(self, job, seat, said):
+        rank = seat.rank
+        self.handles[rank] = Scripted(rank, said, self.scripts[rank], rank in self.holding)
+        return self.handles[rank]
+
+    def fetch(self, job, path):
+        self.fetched(path)
+        return path
+
+    def rows(self, job, start, end, warn):
+        return []
+
+    def release(self, job):
+        self.released = True
+
+
+def supervise(scripts, holding=(), deadline=5.0, on_event=lambda event: None, **changes):
+    runtime = ScriptedRuntime(scripts, holding)
+    values = {"nodes": len(scripts), "batch": 4 * len(scripts), "deadline_seconds": deadline} | changes
+    supervisor = Supervisor(runtime, Job("r", RunSpec(**values), "key", Path()), on_event)
+    return supervisor, supervisor.run(), runtime
