@@ -1,6 +1,7 @@
-"""`syncbed clean`: what crashed runs, interrupted commands and killed tests left on the engine."""
+"""`syncbed clean`: what crashed runs, interrupted commands and killed tests left on the engine and on this machine."""
 
 import re
+import sys
 from contextlib import suppress
 from datetime import datetime, timezone
 
@@ -11,17 +12,27 @@ from monitor import engine, images
 from monitor.cluster import remove_containers, remove_project, tell_removed
 from monitor.cluster_settings import SETTINGS, project
 from monitor.engine import PROJECT_LABEL, ROLE_LABEL
-from monitor.errors import RunFailed, refuse_unknown
+from monitor.errors import RunFailed, UserError, refuse_unknown
+from monitor.runtime import local
 
 _YOUNG_SECONDS = 120  # what is younger may belong to a cluster that is being started right now
 
 
 def clean(settings: dict[str, str], args) -> int:
-    """Remove what crashed runs and tests left: ranks nobody holds, half-dead clusters, carriers, old images."""
+    """Remove what crashed runs and tests left: ranks nobody holds, half-dead clusters, carriers, old images, and the
+    state of local nodes. Without an engine only that, unless PROJECT= names a cluster.
+    """
     refuse_unknown(settings, SETTINGS)
     only = project(settings) if "PROJECT" in settings else None
-    client = engine.connect()
-    removed = []
+    removed = local.sweep() if only is None else []
+    try:
+        client = engine.connect()
+    except UserError as error:
+        if only:
+            raise
+        tell_removed(removed, args.json, "nothing was left behind on this machine")
+        print(f"clusters were not looked for: {error}", file=sys.stderr)
+        return 0
     with engine.guard():
         everything = client.containers.list(all=True, ignore_removed=True, filters={"label": PROJECT_LABEL})
         alive = {c.labels[PROJECT_LABEL] for c in everything if c.labels.get(ROLE_LABEL) == "node" and _lives(c)}

@@ -276,6 +276,9 @@ def load(run: str, runs: Path) -> dict:
 
 
 def folders(runs: Path) -> list[Path]:
-    """The run folders, newest first. Ids begin with the time, so names sort by age."""
-    found = [path for path in runs.iterdir() if (path / "result.json").exists()] if runs.is_dir() else []
+    """The run folders, newest first. Ids begin with the time, so names sort by age. Raises UserError."""
+    try:
+        found = [path for path in runs.iterdir() if (path / "result.json").exists()] if runs.is_dir() else []
+    except OSError as error:
+        raise UserError(f"RUNS_DIR={runs}: cannot be read ({error.strerror or error})") from None
     return sorted((path for path in found if not path.is_symlink()), key=lambda path: path.name, reverse=True)

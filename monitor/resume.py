@@ -71,8 +71,12 @@ class Source:
 
 def find(wanted: str, runs: Path) -> Source:
     """The last complete checkpoint of a run, or the one that the path names. Raises UserError in one line."""
-    folder = runs / wanted if wanted and (runs / wanted).is_dir() else Path(wanted)
-    if not wanted or not folder.is_dir():
+    try:
+        folder = runs / wanted if wanted and (runs / wanted).is_dir() else Path(wanted)
+        there = wanted and folder.is_dir()
+    except OSError as error:
+        raise UserError(f"RESUME={wanted}: cannot be read ({error.strerror or error})") from None
+    if not there:
         have = ", ".join(path.name for path in results.folders(runs)[:3]) or "none yet"
         raise UserError(f"RESUME={wanted}: no such run in {runs} (newest: {have}), and no folder of that name")
     folder = folder.resolve()

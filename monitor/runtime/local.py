@@ -3,8 +3,10 @@
 A node is two processes: the launcher with its rank, and an agent that the orchestrator scrapes once a second.
 """
 
+import fcntl
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from queue import Queue
 
+import psutil
+
 from monitor import mpi
 from monitor.errors import UserError
 from monitor.node import free_port
@@ -24,6 +28,8 @@ from trainer.layout import Seat, on_node
 from trainer.spec import RunSpec
 
 ROOT = Path(__file__).resolve().parents[2]
+STATE_PREFIX = "syncbed-"  # of the folder in the machine's folder for temporary files that holds the nodes' state
+OWNER = "owner"  # a file in it, locked by the orchestrator for as long as that lives
 CLOSE_SECONDS = 2.0  # how long a launcher may take to end once its rank is killed
 
 
@@ -35,7 +41,7 @@ class LocalRuntime(Runtime):
         self._why = "" if chosen else "no cluster is up: "
         self._data: Path | None = None
         self._resume: Path | None = None
-        self._state = None
+        self._state = self._owner = None
         self._sampler = Sampler()
         self._lock = threading.Lock()  # ranks are started side by side
         self._launchers: dict[int, list[int]] = {}  # process ids by node
@@ -55,7 +61,8 @@ class LocalRuntime(Runtime):
         if spec.transport == "mpi" and (importlib.util.find_spec("mpi4py") is None or not mpi.mpiexec().exists()):
             raise UserError("TRANSPORT=mpi: mpich and mpi4py are not installed here; `make torch` installs them")
         self._cores = (os.cpu_count() or 1) / spec.nodes
-        self._state = tempfile.TemporaryDirectory(prefix="syncbed-", ignore_cleanup_errors=True)
+        self._state = tempfile.TemporaryDirectory(prefix=STATE_PREFIX, ignore_cleanup_errors=True)
+        self._owner = _own(Path(self._state.name))
         self._port = free_port()
 
     def push_data(self, folder: Path) -> None:
@@ -126,6 +133,7 @@ class LocalRuntime(Runtime):
             agent.wait()
         if self._state:
             self._state.cleanup()
+            self._owner.close()
 
 
 class LocalRank(RankHandle):
@@ -172,6 +180,41 @@ def _end(rank: int, readers: list[threading.Thread], process: subprocess.Popen, 
         reader.join()
     process.wait()
     said.put(Said(rank, "stdout", None))
+
+
+def sweep() -> list[str]:
+    """Remove what orchestrators that were killed left on this machine, and say what it was, a line each."""
+    removed = []
+    for folder in sorted(Path(tempfile.gettempdir()).glob(f"{STATE_PREFIX}*")):
+        with suppress(OSError):  # another user's, or gone already
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid() or not _ownerless(folder):
+                continue
+            for process in psutil.process_iter():
+                with suppress(psutil.Error):
+                    if any(value.startswith(f"{folder}/") for value in process.environ().values()):
+                        process.kill()
+                        removed.append(f"process {process.pid} of a run whose orchestrator was killed")
+            shutil.rmtree(folder)
+            removed.append(f"folder {folder} of a run whose orchestrator was killed")
+    return removed
+
+
+def _own(folder: Path):
+    """Mark the folder as this process's, until the file that is returned is closed or the process ends."""
+    file = (folder / f"{OWNER}.part").open("w")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    (folder / f"{OWNER}.part").rename(folder / OWNER)
+    return file
+
+
+def _ownerless(folder: Path) -> bool:
+    """Whether the process that owned this folder has ended. Raises OSError for a folder that nobody ever owned."""
+    with (folder / OWNER).open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
 
 def _environment() -> dict[str, str]:

@@ -126,8 +126,17 @@ def test_project_has_a_default():
 def test_without_an_engine_every_command_says_so(handler, monkeypatch, tmp_path):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing.sock")
     with pytest.raises(UserError, match=r"no Docker engine answers at unix://.*: start it") as refused:
-        handler({}, SimpleNamespace(json=False))
+        handler({"PROJECT": "p"}, SimpleNamespace(json=False))
     assert refused.value.exit_code == BAD_INPUT
+
+
+def test_without_an_engine_what_is_left_on_this_machine_is_still_removed(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing.sock")
+    monkeypatch.setattr(leftovers.local, "sweep", lambda: ["folder x"])
+    assert leftovers.clean({}, SimpleNamespace(json=False)) == 0
+    said = capsys.readouterr()
+    assert said.out == "removed folder x\n"
+    assert "clusters were not looked for: no Docker engine answers" in said.err
 
 
 @pytest.mark.parametrize("handler", [cluster.down, cluster.status, cluster.logs, leftovers.clean])

@@ -1,15 +1,19 @@
-"""How the local runtime lets go of its launchers, with real processes and without torch."""
+"""How the local runtime lets go of its launchers, and what is found of a killed one. Real processes, without torch."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from queue import Queue
 
 import psutil
 import pytest
 
-from monitor.runtime.local import LocalRank, _environment
+from monitor.runtime.local import STATE_PREFIX, LocalRank, LocalRuntime, _environment, sweep
+from trainer.spec import RunSpec
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 
@@ -56,3 +60,39 @@ def test_a_killed_launcher_is_told_as_one(launched):
     process.kill()
     handle.close()
     assert handle.gone() == "its launcher was killed by SIGKILL"
+
+
+ORCHESTRATOR = """
+import os, subprocess, sys
+from monitor.runtime.local import LocalRuntime
+from trainer.spec import RunSpec
+runtime = LocalRuntime(True)
+runtime.preflight(RunSpec(nodes=1))
+state = runtime._node_state(0)
+left = subprocess.Popen(["sleep", "600"], env={**os.environ, "SYNCBED_STATE": str(state)})
+print(state, left.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_a_killed_orchestrator_left_is_removed_and_what_a_living_one_uses_is_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    (tmp_path / f"{STATE_PREFIX}of-somebody-else").mkdir()
+    living = LocalRuntime(True)
+    living.preflight(RunSpec(nodes=1))
+    command = [sys.executable, "-c", ORCHESTRATOR]
+    with subprocess.Popen(command, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as killed:
+        state, pid = killed.stdout.readline().split()
+        assert sweep() == []
+        killed.kill()
+    folder = Path(os.fsdecode(state)).parent
+    assert sweep() == [
+        f"process {int(pid)} of a run whose orchestrator was killed",
+        f"folder {folder} of a run whose orchestrator was killed",
+    ]
+    assert not folder.exists()
+    assert not psutil.pid_exists(int(pid)) or psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE
+    assert (tmp_path / f"{STATE_PREFIX}of-somebody-else").is_dir() and Path(living._state.name).is_dir()
+    living.release(None)
+    assert [path.name for path in tmp_path.iterdir()] == [f"{STATE_PREFIX}of-somebody-else"]

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor import results, summary
+from monitor import results, resume, summary
 from monitor.errors import UserError
 from monitor.sampling import Row
-from monitor.supervise import Failure, RankState
+from monitor.verdict import Failure, RankState
 from trainer import events
 from trainer.spec import RunSpec
 
@@ -224,3 +224,15 @@ def test_evaluations_on_the_way_are_kept():
     ranks[1].evaluations.append(told)
     expected = {"step": 3, "updates": 6, "loss": 1.5, "accuracy": 0.5, "seconds": 30.0}
     assert complete(ranks)["evaluations"] == [expected]
+
+
+def test_a_folder_of_runs_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    def refused(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(UserError, match=r"^RUNS_DIR=.*: cannot be read \(Permission denied\)$"):
+        results.folders(tmp_path)
+    monkeypatch.setattr(Path, "is_dir", refused)
+    with pytest.raises(UserError, match=r"^RESUME=latest: cannot be read \(Permission denied\)$"):
+        resume.find("latest", tmp_path)
