@@ -1,83 +1,98 @@
 # Thin targets over the `syncbed` command. Settings go on the command line: make run SYNC=ddp MODEL=vgg11 STEPS=40
-# They reach syncbed through the environment (see monitor/cli.py), so values need no quoting for a shell.
-
-PYTHON ?= python3
-VENV := .venv
-SYNCBED := $(VENV)/bin/syncbed
-UV := $(VENV)/bin/uv pip install --quiet --compile-bytecode --python $(VENV)/bin/python
-UV_VERSION := 0.13.9
-COMMANDS := images data runs doctor clean logs
+# They reach commands through the environment (see monitor/cli.py) and are never part of a shell line here, so values
+# need no quoting beyond what the user's own shell asks for.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test tensorboard cluster-up cluster-down cluster-status show torch lint $(COMMANDS)
+COMMANDS := images data runs doctor clean logs show tensorboard
+TARGETS := help run test cluster-up cluster-down cluster-status torch lint $(COMMANDS)
+.PHONY: $(TARGETS)
+
+# Names of this file's own, which a value from outside would turn into part of a command.
+override OWN := OWN MAKE SHELL .SHELLFLAGS COMMANDS TARGETS UV
+$(foreach name,$(OWN),$(if $(filter command,$(origin $(name))),$(error $(name)= cannot be set: it is the Makefile's own)))
+# A value stays as it was typed: make would expand the $ in it each time it is used or exported.
+$(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(eval override export $(name) := $$(value $(name)))))
+
+STRAY := $(firstword $(filter-out $(TARGETS) .venv/%,$(MAKECMDGOALS)))
+ifneq ($(STRAY),)
+WOULD := settings are NAME=value, as in make run SYNC=ddp; make help lists the targets
+ifneq ($(filter show,$(MAKECMDGOALS)),)
+WOULD := make show RUN=$(STRAY) shows that run
+endif
+$(error $(STRAY): not a target; $(WOULD))
+endif
+
+PYTHON ?= python3
+export PYTHON
+UV := .venv/bin/uv pip install --quiet --compile-bytecode --python .venv/bin/python
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "  $(SYNCBED) run --help  lists every setting of a run"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s%s\n", $$1, $$2}' Makefile
+	@echo "  .venv/bin/syncbed run --help  lists every setting of a run"
 
-run: $(VENV)/.ready ## train once: on the cluster if one is up, else as local processes (SYNC= MODEL= DATA= NODES= ...)
-	@if ! $(MAKE) --no-print-directory --question $(VENV)/.torch; then \
-	  where=$$($(SYNCBED) where --from-make) || exit $$?; \
+run: .venv/.ready ## train once: on the cluster if one is up, else as local processes (SYNC= MODEL= DATA= NODES= ...)
+	@if ! $(MAKE) --no-print-directory --question .venv/.torch; then \
+	  where=$$(.venv/bin/syncbed where --from-make) || exit $$?; \
 	  if [ "$$where" = local ]; then $(MAKE) --no-print-directory torch; fi; \
 	fi
-	@if [ "$(TENSORBOARD)" = 1 ]; then $(MAKE) --no-print-directory $(VENV)/.tensorboard; fi
-	@$(SYNCBED) run --from-make
+	@if [ "$$TENSORBOARD" = 1 ]; then $(MAKE) --no-print-directory .venv/.tensorboard; fi
+	@.venv/bin/syncbed run --from-make
 
-test: $(VENV)/.dev $(VENV)/.torch ## unit and local tests, and the cluster tests where a Docker engine answers
-	@$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+test: .venv/.dev .venv/.torch ## unit and local tests, and the cluster tests where a Docker engine answers (PYTEST_ARGS=)
+	@PYTEST_ADDOPTS="$$PYTEST_ADDOPTS $$PYTEST_ARGS" .venv/bin/python -m pytest
 
-cluster-up: $(VENV)/.ready ## build what is missing and start the cluster (NODES= CPUS= MEMORY= CA_BUNDLE= ...)
-	@$(SYNCBED) up --from-make
+cluster-up: .venv/.ready ## build what is missing and start the cluster (NODES= CPUS= MEMORY= CA_BUNDLE= ...)
+	@.venv/bin/syncbed up --from-make
 
-cluster-down: $(VENV)/.ready ## stop the cluster and leave nothing
-	@$(SYNCBED) down --from-make
+cluster-down: .venv/.ready ## stop the cluster and leave nothing
+	@.venv/bin/syncbed down --from-make
 
-cluster-status: $(VENV)/.ready ## the nodes, their limits and the run on them
-	@$(SYNCBED) status --from-make
+cluster-status: .venv/.ready ## the nodes, their limits and the run on them
+	@.venv/bin/syncbed status --from-make
 
-show: $(VENV)/.ready ## one run's summary (RUN=latest)
-	@$(SYNCBED) show $(or $(RUN),latest) --from-make
-
-tensorboard: $(VENV)/.tensorboard ## show what runs with TENSORBOARD=1 wrote, on 127.0.0.1 (PORT=6006 RUNS_DIR=runs)
-	@$(VENV)/bin/tensorboard --logdir "$(or $(RUNS_DIR),runs)" --host 127.0.0.1 --port $(or $(PORT),6006)
-
+tensorboard: .venv/.tensorboard
+show: ## one run's summary (RUN=latest)
+tensorboard: ## show what runs with TENSORBOARD=1 wrote, on 127.0.0.1 (PORT=6006 RUNS_DIR=runs)
 images: ## build or pull the cluster's images (BASE_IMAGE= WHEEL_INDEX= CA_BUNDLE=)
 data: ## fetch, check and prepare a data set (DATA=cifar10 DATA_DIR= MODEL=)
 runs: ## list the runs
 doctor: ## check this machine and say what would fix it
 clean: ## remove what crashed runs left behind
 logs: ## what the cluster's services printed
-$(COMMANDS): $(VENV)/.ready
-	@$(SYNCBED) $@ --from-make
+$(COMMANDS): .venv/.ready
+	@.venv/bin/syncbed $@ --from-make
 
-torch: $(VENV)/.torch ## torch and MPI for local runs, the CPU build where its index answers (WHEEL_INDEX=)
+torch: .venv/.torch ## torch and MPI for local runs, the CPU build where its index answers (WHEEL_INDEX=)
 
-lint: $(VENV)/.dev ## ruff
-	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
+lint: .venv/.dev ## ruff
+	@.venv/bin/ruff check . && .venv/bin/ruff format --check .
 
 # The stamp files make each step of the set-up happen once, and again when what it reads has changed.
-$(VENV)/.ready: pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-	  { echo "syncbed: $(PYTHON) is older than 3.10; name a newer one: make PYTHON=python3.12 ..." >&2; exit 2; }
-	@[ -w . ] || { echo "syncbed: this folder cannot be written, and $(VENV) goes here" >&2; exit 2; }
-	@echo "setting up $(VENV) (once)"
-	@$(PYTHON) -m venv $(VENV) || { echo "syncbed: no venv module; on Debian: apt-get install python3-venv" >&2; exit 2; }
-	@$(VENV)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+.venv/.ready: pyproject.toml
+	@command -v -- "$$PYTHON" >/dev/null || \
+	  { echo "syncbed: PYTHON=$$PYTHON: no such program; name one: make PYTHON=python3.12 ..." >&2; exit 2; }
+	@"$$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "syncbed: PYTHON=$$PYTHON is no Python from 3.10 on; name one: make PYTHON=python3.12 ..." >&2; exit 2; }
+	@[ -w . ] || { echo "syncbed: this folder cannot be written, and .venv goes here" >&2; exit 2; }
+	@echo "setting up .venv (once)"
+	@"$$PYTHON" -m venv .venv || { echo "syncbed: no venv module; on Debian: apt-get install python3-venv" >&2; exit 2; }
+	@.venv/bin/pip install --quiet --disable-pip-version-check uv==0.13.9
 	@$(UV) --editable .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.ready
-	@echo "installing the test tools into $(VENV) (once)"
+.venv/.dev: .venv/.ready
+	@echo "installing the test tools into .venv (once)"
 	@$(UV) --editable '.[dev]'
 	@touch $@
 
-$(VENV)/.tensorboard: images/trainer/requirements.txt $(VENV)/.ready
-	@echo "installing tensorboard into $(VENV) (once)"
+.venv/.tensorboard: images/trainer/requirements.txt .venv/.ready
+	@echo "installing tensorboard into .venv (once)"
 	@$(UV) --editable '.[tensorboard]'
 	@touch $@
 
-$(VENV)/.torch: images/trainer/torch.txt images/trainer/requirements.txt $(VENV)/.ready
-	@echo "installing torch and MPI into $(VENV) for local runs (once)"
-	@sh images/trainer/install-torch.sh $(VENV)/bin/python
-	@$(UV) $(if $(WHEEL_INDEX),--index $(WHEEL_INDEX) --index-strategy unsafe-first-match) -r images/trainer/requirements.txt
+.venv/.torch: images/trainer/torch.txt images/trainer/requirements.txt .venv/.ready
+	@echo "installing torch and MPI into .venv for local runs (once)"
+	@sh images/trainer/install-torch.sh .venv/bin/python
+	@set --; if [ -n "$$WHEEL_INDEX" ]; then set -- --index "$$WHEEL_INDEX" --index-strategy unsafe-first-match; fi; \
+	  $(UV) "$$@" -r images/trainer/requirements.txt
 	@touch $@

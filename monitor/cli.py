@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Collection
 from importlib import import_module
 
 from monitor.errors import BAD_INPUT, FAILED, UserError
@@ -22,24 +23,31 @@ COMMANDS = {
     "data": ("monitor.data:command", "fetch, check and prepare a data set", "syncbed data DATA=cifar10"),
     "runs": ("monitor.summary:list_command", "list the runs", "syncbed runs --json"),
     "show": ("monitor.summary:show_command", "one run's summary", "syncbed show latest"),
+    "tensorboard": ("monitor.tensorboard:command", "show what runs with TENSORBOARD=1 wrote", "syncbed tensorboard"),
     "doctor": ("monitor.doctor:command", "check this machine, say what would fix it", "syncbed doctor"),
     "clean": ("monitor.leftovers:clean", "remove what crashed runs left behind", "syncbed clean"),
 }
 TAKES_A_RUN = {"show"}
-MAKEFILE_WORDS = {"PYTHON", "PYTEST_ARGS", "RUN"}  # for the Makefile itself
+MAKEFILE_WORDS = {"PYTHON", "PYTEST_ARGS"}  # for the Makefile itself
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command. Every foreseen error is one line on stderr; a traceback shows only with DEBUG=1."""
-    args = parser().parse_args(argv)
-    if "DEBUG=1" in args.settings:
-        os.environ["DEBUG"] = "1"
     try:
+        args = parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
+        if "DEBUG=1" in args.settings:
+            os.environ["DEBUG"] = "1"
+        if args.command in TAKES_A_RUN and args.run and "=" in args.run:
+            args.settings.insert(0, args.run)  # `show RUNS_DIR=x`: no id was given
+            args.run = None
         settings = parse_settings(args.settings)
         if args.from_make:
             settings |= make_settings(dict(os.environ))
             warn_of_ignored(args.command, settings, dict(os.environ))
         settings.pop("DEBUG", None)
+        if args.command in TAKES_A_RUN:
+            args.run = args.run or settings.get("RUN") or "latest"
+            settings.pop("RUN", None)
         module, handler = COMMANDS[args.command][0].split(":")
         return getattr(import_module(module), handler)(settings, args) or 0
     except (UserError, SpecError) as error:
@@ -80,7 +88,7 @@ def make_settings(environment: dict[str, str]) -> dict[str, str]:
     Read from the environment, not passed through the shell, so that no value needs quoting. A setting that comes from
     the user's own environment is not on make's command line and does not count.
     """
-    flags = re.split(r"(?<!\\) ", environment.get("MAKEFLAGS", ""))
+    flags = re.findall(r"(?:\\.|[^\\ ])+", environment.get("MAKEFLAGS", ""), re.DOTALL)  # blanks in values are escaped
     names = [m[1] for flag in flags if (m := re.match(r"([A-Za-z_][A-Za-z0-9_]*):?=", flag))]
     return {name: environment[name] for name in names if name in environment and name not in MAKEFILE_WORDS}
 
@@ -97,15 +105,12 @@ def warn_of_ignored(command: str, settings: dict[str, str], environment: dict[st
 
 def settings_of(command: str) -> dict[str, str]:
     """The settings that a command takes, with what each is for."""
-    if command == "run":
+    if command in ("run", "where"):
         from monitor.run import NOT_IN_SPEC
 
         return RunSpec.settings_help() | NOT_IN_SPEC
-    if command in ("up", "down", "status", "logs", "clean", "doctor", "images"):
-        from monitor.cluster_settings import SETTINGS
-
-        return SETTINGS
-    return {}
+    places = {name: COMMANDS[name][0].split(":")[0] for name in ("data", "runs", "show", "tensorboard")}
+    return import_module(places.get(command, "monitor.cluster_settings")).SETTINGS
 
 
 def settings_help(command: str) -> str:
@@ -114,8 +119,11 @@ def settings_help(command: str) -> str:
     return "settings:\n" + "\n".join(f"  {name:16}{what}" for name, what in rows.items()) if rows else ""
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line: a command, then NAME=value settings in the words of `make`."""
+def parser(words: Collection[str]) -> argparse.ArgumentParser:
+    """The command line: a command, then NAME=value settings in the words of `make`.
+
+    `words`: what was typed. Only the command among them has its settings in its help: they take time to import.
+    """
     examples = "\n".join(f"  {example:45}{what}" for _, what, example in COMMANDS.values())
     top = argparse.ArgumentParser(
         prog="syncbed",
@@ -129,11 +137,11 @@ def parser() -> argparse.ArgumentParser:
             name,
             help=what,
             description=what[0].upper() + what[1:] + ".",
-            epilog=f"example: {example}\n" + settings_help(name),
+            epilog=f"example: {example}\n" + (settings_help(name) if name in words else ""),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         if name in TAKES_A_RUN:
-            sub.add_argument("run", nargs="?", default="latest", help="a run's id, or latest")
+            sub.add_argument("run", nargs="?", help="a run's id, or latest, which is the default; RUN=id is the same")
         sub.add_argument("settings", nargs="*", metavar="NAME=value", help="settings, as make takes them")
         sub.add_argument("--json", action="store_true", help="print one JSON document, for programs")
         sub.add_argument("--from-make", action="store_true", help=argparse.SUPPRESS)

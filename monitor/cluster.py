@@ -71,7 +71,7 @@ def down(settings: dict[str, str], args) -> int:
     refuse_unknown(settings, SETTINGS)  # the words of `up` are welcome: whoever typed them for up may repeat them
     name = project(settings)
     client = engine.connect()
-    with engine.guard(), _alone(name):
+    with engine.guard(), _alone(name, needed=False):
         removed = remove_project(client, name)
     tell_removed(removed, args.json, f"cluster {name} was not there: nothing to remove")
     return 0
@@ -165,10 +165,24 @@ def remove_project(client: DockerClient, name: str) -> list[str]:
 
 
 @contextmanager
-def _alone(name: str):
-    """One `up` or `down` of a cluster at a time: Compose, run twice at once, makes two networks of one name."""
-    images.BUILD.mkdir(exist_ok=True)
-    with (images.BUILD / f"{name}.lock").open("w") as lock:
+def _alone(name: str, needed: bool = True):
+    """One `up` or `down` of a cluster at a time: Compose, run twice at once, makes two networks of one name.
+
+    Raises UserError where the lock cannot be taken; when it is not `needed`, a warning says so and work goes on.
+    """
+    try:
+        images.BUILD.mkdir(exist_ok=True)
+        held = (images.BUILD / f"{name}.lock").open("w")
+    except OSError as error:
+        problem = f"{images.BUILD} cannot be written ({error.strerror})"
+        if needed:
+            raise UserError(f"{problem}: make it writable; builds are logged there") from None
+        say(f"warning: {problem}; let no other command change cluster {name} now")
+        held = None
+    if held is None:
+        yield
+        return
+    with held as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -132,7 +132,7 @@ def _memory(text: str | None, nodes: int, host: int) -> int:
             fit = max(1, share * nodes // least)
             raise UserError(f"NODES={nodes}: {share} MiB of memory a node, {least} are needed; NODES={fit} would fit")
         return share * 2**20
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([bkmg]?)(?:i?b)?", text.strip().lower())
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]+)?)([bkmg]?)(?:i?b)?", text.strip().lower())
     size = int(float(match[1]) * _UNITS[match[2]]) if match else 0
     if not _LEAST_MEMORY <= size <= host:
         raise UserError(f"MEMORY={text}: memory per node from {least}m to the host's {most}m, such as 2g or 1500m")

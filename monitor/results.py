@@ -259,17 +259,21 @@ def load(run: str, runs: Path) -> dict:
     folder = runs / run
     try:
         result = json.loads((folder / "result.json").read_text())
-        schema = result["schema"]
+        if not isinstance(result, dict) or not isinstance(result.get("schema"), int):
+            raise ValueError("not a result of syncbed")
     except FileNotFoundError:
         have = ", ".join(path.name for path in folders(runs)[:3]) or "none yet"
         raise UserError(f"run {run}: not found in {runs} (newest: {have})") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"run {run}: result.json cannot be read ({error})") from None
-    if schema > SCHEMA:
+    if result["schema"] > SCHEMA:
         raise UserError(
-            f"run {run}: result schema {schema} is newer than this syncbed reads ({SCHEMA}); update syncbed"
+            f"run {run}: result schema {result['schema']} is newer than this syncbed reads ({SCHEMA}); update syncbed"
         )
-    if result["status"] == RUNNING and not psutil.pid_exists(result.get("orchestrator_pid", 0)):
+    if not isinstance(result.get("status"), str):
+        raise UserError(f"run {run}: result.json cannot be read (it has no status)")
+    pid = result.get("orchestrator_pid")
+    if result["status"] == RUNNING and not (isinstance(pid, int) and pid > 0 and psutil.pid_exists(pid)):
         error = {"kind": "orchestrator", "message": "the orchestrator was killed before it could write a result"}
         result |= {"status": FAILED, "error": error | {"rank": None, "last_lines": [], "traceback": ""}}
     return result

@@ -66,7 +66,8 @@ def run(settings: dict[str, str], say: Console, began: float, stop: Stop) -> dic
     refuse_unknown(settings, RunSpec.settings_help() | NOT_IN_SPEC)
     runs = Path(settings.pop("RUNS_DIR", "runs"))
     cache = Path(settings.pop("DATA_CACHE", data.CACHE))
-    data_dir = Path(settings.pop("DATA_DIR")).expanduser() if "DATA_DIR" in settings else None
+    data_dir = data.folder(settings)
+    settings.pop("DATA_DIR", None)
     source = resume.find(settings.pop("RESUME"), runs) if "RESUME" in settings else None
     place = runtime.choose(settings)
     if source:

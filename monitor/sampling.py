@@ -139,11 +139,11 @@ def summarise(rows: Iterable[Row], node: str) -> dict[str, float | None]:
     """One node's run in a few numbers; None where the rows do not say.
 
     peak_cpu_percent: highest over one interval between scrapes, 100 is one core. cpu_seconds, throttled_seconds,
-    network_*_bytes: growth from the first row to the last. peak_memory_bytes: highest working set.
+    network_*_bytes: growth from the first row to the last. peak_memory_bytes: highest working set. Bytes are ints.
     """
     own = sorted((row for row in rows if row.node == node), key=lambda row: row.time)
     memory = [row.memory_working_set_bytes for row in own if row.memory_working_set_bytes is not None]
-    return {
+    figures = {
         "peak_cpu_percent": _peak_percent(own),
         "cpu_seconds": _growth(own, "cpu_seconds_total"),
         "throttled_seconds": _growth(own, "cpu_throttled_seconds_total"),
@@ -151,6 +151,7 @@ def summarise(rows: Iterable[Row], node: str) -> dict[str, float | None]:
         "network_received_bytes": _growth(own, "network_receive_bytes_total"),
         "network_sent_bytes": _growth(own, "network_transmit_bytes_total"),
     }
+    return {key: round(v) if v is not None and key.endswith("_bytes") else v for key, v in figures.items()}
 
 
 def _growth(rows: list[Row], column: str) -> float | None:

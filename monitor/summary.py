@@ -8,11 +8,17 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from monitor import results
 from monitor.errors import UserError, refuse_unknown
 from trainer.events import PHASES
 
+SETTINGS = {"RUNS_DIR": "folder of results; default: runs"}
+HEADINGS = ["run", "status", "runtime", "sync", "model", "data", "nodes", "batch", "precision", "s/step", "accuracy"]
+UNREADABLE = "unreadable"
+NOT_A_RESULT = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # what reading any other JSON may raise
+FOREIGN = "its result.json is not one that syncbed wrote; restore or remove it"
 STATUS_COLOURS = {"finished": "green", "failed": "red", "running": "yellow"}
 
 
@@ -21,46 +27,42 @@ def list_command(settings: dict[str, str], args) -> int:
     found = []
     for folder in results.folders(runs_folder(settings)):
         try:
-            found.append(results.load(folder.name, folder.parent))
+            found.append(results.load(folder.name, folder.parent) | {"id": folder.name})
         except UserError as error:
-            found.append({"id": folder.name, "status": "unreadable", "error": {"message": str(error)}})
+            found.append({"id": folder.name, "status": UNREADABLE, "error": {"message": str(error)}})
     if args.json:
         print(json.dumps(found, indent=1))
         return 0
     table = Table(box=None, header_style="bold", pad_edge=False)
-    headings = (
-        "run",
-        "status",
-        "runtime",
-        "sync",
-        "model",
-        "data",
-        "nodes",
-        "batch",
-        "precision",
-        "s/step",
-        "accuracy",
-    )
-    for heading in headings:
+    for heading in HEADINGS:
         table.add_column(heading, no_wrap=heading == "run", min_width=30 if heading == "run" else None)
+    problems = []
     for result in found:
-        spec = result.get("spec", {})
-        steps = [rank["step_seconds"]["mean"] for rank in result.get("ranks", [])]
-        table.add_row(
-            result["id"],
-            f"[{STATUS_COLOURS.get(result['status'], 'red')}]{result['status']}",
-            result.get("runtime", ""),
-            spec.get("sync", ""),
-            spec.get("model", ""),
-            spec.get("data", ""),
-            str(spec.get("nodes", "")),
-            str(spec.get("batch", "")),
-            spec.get("precision", ""),
-            number(mean(steps), 3),
-            share(result.get("test_accuracy")),
-        )
+        try:
+            table.add_row(*_cells(result))
+        except NOT_A_RESULT:
+            result = {"id": result["id"], "status": UNREADABLE, "error": {"message": f"run {result['id']}: {FOREIGN}"}}
+            table.add_row(*_cells(result))
+        if result["status"] == UNREADABLE:
+            problems.append(result["error"]["message"])
     console().print(table if found else "no runs yet: `make run SYNC=ddp` makes the first")
+    for problem in problems:
+        console(stderr=True).print(f"warning: {problem}", style="yellow", highlight=False)
     return 0
+
+
+def _cells(result: dict) -> list[str | Text]:
+    """A run's row. Raises one of NOT_A_RESULT for what is no result."""
+    spec = result.get("spec", {})
+    steps = [rank["step_seconds"]["mean"] for rank in result.get("ranks", [])]
+    return [
+        result["id"],
+        Text(result["status"], STATUS_COLOURS.get(result["status"], "red")),
+        str(result.get("runtime", "")),
+        *(str(spec.get(key, "")) for key in ("sync", "model", "data", "nodes", "batch", "precision")),
+        number(mean(steps), 3),
+        share(result.get("test_accuracy")),
+    ]
 
 
 def show_command(settings: dict[str, str], args) -> int:
@@ -68,8 +70,11 @@ def show_command(settings: dict[str, str], args) -> int:
     result = results.load(args.run, runs_folder(settings))
     if args.json:
         print(json.dumps(result, indent=1))
-    else:
+        return 0
+    try:
         show(result, console())
+    except NOT_A_RESULT:
+        raise UserError(f"run {args.run}: {FOREIGN}") from None
     return 0
 
 
@@ -96,8 +101,11 @@ class Unbroken:
 
 
 def console(stderr: bool = False) -> Console:
-    """Where a person reads: as wide as the terminal, and wide enough for every table in a file or a log."""
-    made = Console(file=Unbroken(sys.stderr if stderr else sys.stdout), soft_wrap=True)
+    """Where a person reads: as wide as the terminal, and wide enough for every table in a file or a log.
+
+    Nothing printed is markup: folders, class names and messages come from outside and may hold [brackets].
+    """
+    made = Console(file=Unbroken(sys.stderr if stderr else sys.stdout), soft_wrap=True, markup=False, emoji=False)
     if not made.is_terminal:
         made.width = 140
     return made
@@ -106,7 +114,7 @@ def console(stderr: bool = False) -> Console:
 def runs_folder(settings: dict[str, str]) -> Path:
     """The folder that RUNS_DIR= names, ./runs by default. Raises UserError for any other setting."""
     folder = Path(settings.get("RUNS_DIR", "runs"))
-    refuse_unknown(settings, ["RUNS_DIR"])
+    refuse_unknown(settings, SETTINGS)
     return folder
 
 
@@ -117,7 +125,12 @@ def show(result: dict, console: Console) -> None:
     nodes = f"{spec['nodes']} node{'s'[: spec['nodes'] > 1]} ({result['runtime']})"
     what = f"{spec['sync']} {spec['model']} on {result['data']['label']}, {nodes}"
     console.print(
-        f"[bold]{result['id']}[/]  [{colour}]{result['status']}[/]  {what}, batch {spec['batch']}, {spec['precision']}",
+        Text.assemble(
+            (result["id"], "bold"),
+            "  ",
+            (result["status"], colour),
+            f"  {what}, batch {spec['batch']}, {spec['precision']}",
+        ),
         highlight=False,
     )
     if any(rank["steps"] for rank in result.get("ranks", ())):
@@ -131,8 +144,8 @@ def show(result: dict, console: Console) -> None:
     if result["error"]:
         debug = os.environ.get("DEBUG") == "1"
         for line in [*result["error"]["last_lines"], *(result["error"]["traceback"].splitlines() if debug else ())]:
-            console.print("  | " + line, style="dim", markup=False, highlight=False)
-        console.print("failed: " + result["error"]["message"], style="red", markup=False, highlight=False)
+            console.print("  | " + line, style="dim", highlight=False)
+        console.print("failed: " + result["error"]["message"], style="red", highlight=False)
     if result.get("test_accuracy") is not None:
         console.print(class_table(result["per_class"]))
         console.print(confusion_table(result["confusion_matrix"], result["classes"]))
@@ -141,6 +154,8 @@ def show(result: dict, console: Console) -> None:
             f"test accuracy {share(result['test_accuracy'])} of {result['test_samples_counted']:,}   "
             f"distinct training samples {result['distinct_samples']:,} of {result['data']['train_samples']:,}"
         )
+    for warning in result.get("warnings") or ():
+        console.print(f"warning: {warning}", style="yellow", highlight=False)
     spent = result.get("seconds")
     if spent:
         parts = ("startup", "training", "evaluation", "total")

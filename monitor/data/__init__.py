@@ -6,6 +6,7 @@ prepared.manifest["mean"]                 # per channel, of training pixels scal
 """
 
 import json
+import re
 import sys
 from dataclasses import replace
 from functools import partial
@@ -17,9 +18,14 @@ from trainer.registry import COLOUR, DATA, Shape, load
 from trainer.spec import RunSpec, SpecError, shape_text, unknown
 
 CACHE = Path("data")  # beside runs/, in the folder where syncbed is run
-SETTINGS = ("DATA", "DATA_DIR", "MODEL", "SEED")
+SETTINGS = {
+    "DATA": "which data set: " + ", ".join(DATA),
+    "DATA_DIR": "a folder that holds it in its public layout, in place of a download",
+    "MODEL": "the model it is for, which decides the shape of synthetic images",
+    "SEED": "seed of synthetic images",
+}
 
-__all__ = ["CACHE", "Prepared", "command", "default", "prepare"]
+__all__ = ["CACHE", "Prepared", "command", "default", "folder", "prepare"]
 
 
 def prepare(
@@ -81,6 +87,15 @@ def _prepare(name: str, shape: Shape | None, **how) -> Prepared:
     return load(dataset.place)(dataset, **how)
 
 
+def folder(settings: dict[str, str]) -> Path | None:
+    """The folder that DATA_DIR= names, if any. Raises UserError for the home of a user who is not known here."""
+    named = settings.get("DATA_DIR")
+    try:
+        return Path(named).expanduser() if named is not None else None
+    except RuntimeError:
+        raise UserError(f"DATA_DIR={named}: there is no such user here; give the folder's whole path") from None
+
+
 def command(settings: dict[str, str], args) -> int:
     """`syncbed data DATA=cifar10 DATA_DIR=folder`: prepare, compare checksums, say what there is.
 
@@ -92,7 +107,7 @@ def command(settings: dict[str, str], args) -> int:
     name, seed = settings.get("DATA", RunSpec.data), settings.get("SEED", "42")
     if name not in DATA:
         raise SpecError("DATA", name, "one of: " + ", ".join(DATA))
-    if not (seed.isascii() and seed.isdigit() and int(seed) < 2**31):
+    if not (re.fullmatch("[0-9]{1,10}", seed) and int(seed) < 2**31):
         raise SpecError("SEED", seed, f"a whole number from 0 to {2**31 - 1}")
     shape = None
     if "MODEL" in settings:
@@ -101,7 +116,7 @@ def command(settings: dict[str, str], args) -> int:
     how = {
         "seed": int(seed),
         "shape": shape,
-        "data_dir": Path(settings["DATA_DIR"]).expanduser() if "DATA_DIR" in settings else None,
+        "data_dir": folder(settings),
         "cache": CACHE,
         "say": partial(print, file=sys.stderr if args.json else sys.stdout),
         "verify": True,

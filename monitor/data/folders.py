@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 def listing(data_dir: Path, below: Iterable[str], looked_for: str) -> dict[Path, list[str]]:
     """The names in `data_dir`, and in those of its folders `below` that exist, sorted. Raises UserError."""
-    if not data_dir.is_dir():
-        problem = "not a folder" if data_dir.exists() else "no such folder"
-        raise UserError(f"DATA_DIR={data_dir}: {problem}; give one with {looked_for}")
     try:
+        if not data_dir.is_dir():
+            problem = "not a folder" if data_dir.exists() else "no such folder"
+            raise UserError(f"DATA_DIR={data_dir}: {problem}; give one with {looked_for}")
         folders = (data_dir, *(data_dir / name for name in below))
         return {folder: sorted(p.name for p in folder.iterdir()) for folder in folders if folder.is_dir()}
     except OSError as error:

@@ -1,6 +1,7 @@
 """How nodes are reached. Nothing outside this folder knows whether a node is a container or a process here."""
 
-from monitor.errors import UserError
+from monitor.errors import UserError, refuse_unknown
+from trainer.spec import RunSpec
 
 RUNTIMES = ("docker", "local")
 
@@ -27,6 +28,9 @@ def choose(settings: dict[str, str]):
 
 
 def where(settings: dict[str, str], args) -> int:
-    """CLI: print the name of the runtime that a run would use."""
+    """CLI: print the name of the runtime that a run with these settings would use."""
+    from monitor.run import NOT_IN_SPEC
+
+    refuse_unknown(settings, RunSpec.settings_help() | NOT_IN_SPEC)
     print(choose(settings).name)
     return 0

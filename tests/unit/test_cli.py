@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from monitor import cli
+from monitor.cluster_settings import ClusterSettings
 from monitor.errors import UserError
 from monitor.runtime.base import Lines
 
@@ -129,3 +130,51 @@ def test_a_broken_character_does_not_lose_the_line():
     assert lines.feed(b"a\xffb\n") == ["a�b"]
     assert lines.feed("ä".encode()[:1]) == []
     assert lines.end() == ["�"]
+
+
+def test_ctrl_c_while_the_commands_are_imported_is_one_line(capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    for place in ("import_module", "parser"):
+        with monkeypatch.context() as patch:
+            patch.setattr(cli, place, interrupted)
+            assert cli.main(["where"]) == 1
+        assert one_line(capsys) == "syncbed: interrupted\n"
+
+
+@pytest.mark.parametrize("command", ["run", "data"])
+def test_a_home_that_is_not_there_is_one_line(command, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    more = ["RUNTIME=local"] if command == "run" else []
+    assert cli.main([command, "DATA=cifar10", "DATA_DIR=~nosuchuser/x", *more]) == 2
+    assert "DATA_DIR=~nosuchuser/x: there is no such user here" in one_line(capsys)
+
+
+def test_a_folder_of_data_that_may_not_be_looked_into_is_one_line(capsys, tmp_path, monkeypatch):
+    def refused(path, **_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "stat", refused)
+    assert cli.main(["data", "DATA=cifar10", f"DATA_DIR={tmp_path}/x/y"]) == 2
+    assert "cannot be listed (Permission denied); make it readable" in one_line(capsys)
+
+
+def test_a_very_long_number_is_refused_as_any_other(capsys):
+    for word in ("MEMORY", "CPUS", "NODES", "PROMETHEUS_PORT"):
+        with pytest.raises(UserError, match=f"^{word}=9"):
+            ClusterSettings.from_settings({word: "9" * 400}, 4, 2**34)
+    assert cli.main(["data", "DATA=synthetic", f"SEED={'9' * 5000}"]) == 2
+    assert "a whole number from 0 to" in one_line(capsys)
+
+
+def test_the_settings_of_where_and_tensorboard_are_looked_at(capsys, tmp_path):
+    for words, says in (
+        (["where", "SNYC=ddp"], "did you mean SYNC?"),
+        (["tensorboard", "PORT=99999"], "PORT=99999: a whole number from 1 to 65535"),
+        (["tensorboard", f"RUNS_DIR={tmp_path}/x"], "no such folder"),
+        (["tensorboard", "SYNC=ddp"], "no such setting"),
+    ):
+        assert cli.main(words) == 2
+        assert says in one_line(capsys)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor import results, resume, summary
+from monitor import cli, results, resume, summary
 from monitor.errors import UserError
 from monitor.sampling import Row
 from monitor.verdict import Failure, RankState
@@ -236,3 +236,63 @@ def test_a_folder_of_runs_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "is_dir", refused)
     with pytest.raises(UserError, match=r"^RESUME=latest: cannot be read \(Permission denied\)$"):
         resume.find("latest", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "no JSON",
+        "[1]",
+        '"finished"',
+        {"schema": "x", "status": "finished"},
+        {"schema": 1},
+        {"schema": 1, "id": "bad", "status": "running", "orchestrator_pid": "me"},
+        {"schema": 1, "id": ["bad"], "status": "finished", "spec": 3},
+        {"schema": 1, "status": "finished", "ranks": [{"step_seconds": None}]},
+    ],
+)
+def test_a_result_that_cannot_be_read_does_not_hide_the_others(content, tmp_path, capsys):
+    write(tmp_path / "good", complete(two_ranks()) | {"id": "good"})
+    write(tmp_path / "bad", content)
+    assert cli.main(["runs", f"RUNS_DIR={tmp_path}"]) == 0
+    told = capsys.readouterr()
+    lines = {line.split()[0]: line.split()[1] for line in told.out.splitlines()}
+    assert lines["good"] == "finished"
+    assert lines["bad"] in ("unreadable", "failed")
+    if lines["bad"] == "unreadable":
+        assert told.err.startswith("warning: run bad: ")
+    assert cli.main(["runs", "--json", f"RUNS_DIR={tmp_path}"]) == 0
+    assert {run["id"] for run in json.loads(capsys.readouterr().out) if run["id"] == "good"} == {"good"}
+    assert cli.main(["show", "bad", f"RUNS_DIR={tmp_path}"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("syncbed: run bad: ")
+    assert err.count("\n") == 1
+
+
+def test_what_comes_from_outside_is_never_markup(tmp_path, capsys):
+    names = ["[/red]", "[bold]", ":smile:"]
+    matrix = [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    evaluated = events.Evaluated(
+        rank=0, time=50.0, loss=1.0, accuracy=1.0, samples=3, seconds=1.0, classes=names, confusion_matrix=matrix
+    )
+    result = complete(two_ranks(), evaluated=evaluated) | {"id": "m[red]x", "warnings": ["[/dim] said"]}
+    result["data"] |= {"label": "[/x]", "train_samples": 9}
+    result["ranks"][0]["node"] = "[/node]"
+    runs = tmp_path / "m[/red]y"
+    write(runs / "m[red]x", result)
+    assert cli.main(["show", "m[red]x", f"RUNS_DIR={runs}"]) == 0
+    said = capsys.readouterr().out
+    for text in (*names, "m[red]x", "[/x]", "[/node]", "warning: [/dim] said"):
+        assert text in said
+    assert cli.main(["runs", f"RUNS_DIR={runs}"]) == 0
+    assert "m[red]x" in capsys.readouterr().out
+    summary.console(stderr=True).print(f"result: {runs}")
+    assert f"result: {runs}" in capsys.readouterr().err
+
+
+def test_show_takes_settings_without_an_id(tmp_path, capsys):
+    write(tmp_path / "x", complete(two_ranks()) | {"id": "x"})
+    (tmp_path / "latest").symlink_to("x")
+    for words in ([f"RUNS_DIR={tmp_path}"], [f"RUNS_DIR={tmp_path}", "RUN=x"], ["x", f"RUNS_DIR={tmp_path}"]):
+        assert cli.main(["show", *words]) == 0
+        assert capsys.readouterr().out.startswith("x  finished")

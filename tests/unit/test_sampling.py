@@ -229,3 +229,12 @@ def test_a_node_that_was_started_again_counts_from_zero():
 def test_two_scrapes_close_together_make_no_peak():
     rows = [Row(time=t, node="n", cpu_seconds_total=c) for t, c in ((0.0, 0.0), (1.0, 0.5), (1.005, 0.52), (2.0, 1.0))]
     assert summarise(rows, "n")["peak_cpu_percent"] == 50.0
+
+
+def test_bytes_are_whole_numbers():
+    rows = rows_of(network_receive_bytes_total=[1.0, 4.0], memory_working_set_bytes=[10.0, 12.0])
+    told = summarise(rows, "n")
+    assert {k: type(told[k]) for k in ("network_received_bytes", "peak_memory_bytes")} == {
+        "network_received_bytes": int,
+        "peak_memory_bytes": int,
+    }

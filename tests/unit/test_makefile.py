@@ -1,0 +1,119 @@
+"""The Makefile: whatever a value holds, it reaches the command as it was typed, and no shell or make runs it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MAKEFILE = Path(__file__).parents[2] / "Makefile"
+# Stands for every program of the environment: says what it was called with.
+PROGRAM = f"""#!{sys.executable}
+import json, os, sys
+with open("calls", "a") as file:
+    json.dump([os.path.basename(sys.argv[0]), sys.argv[1:], dict(os.environ)], file)
+    file.write("\\n")
+if "where" in sys.argv:
+    print("local")
+"""
+EVIL = [
+    "x; touch canary",
+    "x' ; touch canary; '",
+    'x" ; touch canary; "',
+    "$(touch canary)",
+    "$(shell touch canary)",
+    "$$(touch canary)",
+    "`touch canary`",
+    "a $b $$c ${HOME}",
+    "${shell touch canary}",
+    "two  words\\",
+    "x\ntouch canary",
+    "&& touch canary #",
+]
+NAMES = ["SYNC", "RUN", "TENSORBOARD", "RUNS_DIR", "PORT", "WHEEL_INDEX", "PYTHON", "PYTEST_ARGS", "CA_BUNDLE", "VENV"]
+TARGETS = (
+    "run test cluster-up cluster-down cluster-status show tensorboard images data runs doctor clean logs torch lint"
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    shutil.copy(MAKEFILE, tmp_path)
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    for name in ("syncbed", "python", "uv", "pip", "ruff", "tensorboard"):
+        (tmp_path / ".venv/bin" / name).write_text(PROGRAM)
+        (tmp_path / ".venv/bin" / name).chmod(0o755)
+    (tmp_path / "images/trainer").mkdir(parents=True)
+    for name in ("torch.txt", "requirements.txt", "install-torch.sh"):
+        (tmp_path / "images/trainer" / name).touch()
+    return tmp_path
+
+
+def make(folder, *words, ready=(".ready", ".dev", ".torch", ".tensorboard")):
+    """What was called: (program, arguments, environment) each; and make's own outcome."""
+    (folder / "calls").unlink(missing_ok=True)
+    for name in ready:
+        (folder / ".venv" / name).touch()
+    own = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", *NAMES)}
+    done = subprocess.run(["make", *words], cwd=folder, env=own, capture_output=True, text=True)
+    calls = folder / "calls"
+    return [json.loads(line) for line in calls.read_text().splitlines()] if calls.exists() else [], done
+
+
+@pytest.mark.parametrize("value", EVIL)
+def test_values_arrive_as_typed_and_nothing_in_them_runs(folder, value):
+    words = [f"{name}={value}" for name in NAMES]
+    for ready in ((), [".ready"], [".ready", ".dev", ".torch", ".tensorboard"]):
+        calls, _ = make(folder, "--keep-going", *TARGETS.split(), *words, ready=ready)
+        assert not list(folder.rglob("canary"))
+        for _, _, environment in calls:
+            assert {name: environment[name] for name in NAMES} == dict.fromkeys(NAMES, value)
+        for stamp in (folder / ".venv").glob(".*"):
+            stamp.unlink()
+    calls, done = make(folder, "runs", *words)
+    assert [call[:2] for call in calls] == [["syncbed", ["runs", "--from-make"]]], done.stderr
+
+
+def test_the_settings_are_those_typed(folder):
+    """The whole way: make's own escapes of blanks, $ and backslashes in MAKEFLAGS are undone."""
+    from monitor.cli import make_settings
+
+    for value in EVIL:
+        (call,), _ = make(folder, "runs", f"SYNC={value}", "MODEL=vgg11")
+        assert make_settings(call[2]) == {"SYNC": value, "MODEL": "vgg11"}
+
+
+def test_a_wheel_index_is_one_argument(folder):
+    calls, _ = make(folder, "torch", "WHEEL_INDEX=http://a b", ready=[".ready"])
+    (uv,) = [arguments for program, arguments, _ in calls if program == "uv"]
+    assert uv[uv.index("--index") + 1] == "http://a b"
+    (folder / ".venv/.torch").unlink()
+    calls, _ = make(folder, "torch", ready=[])
+    assert [arguments for program, arguments, _ in calls if program == "uv" and "--index" in arguments] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["show", "latest"], "latest: not a target; make show RUN=latest shows that run"),
+        (["run", "ddp"], "ddp: not a target; settings are NAME=value"),
+        (["$(shell touch canary)"], "not a target"),
+        (["run", "UV=touch canary;"], "UV= cannot be set"),
+        (["run", "MAKE=touch canary;"], "MAKE= cannot be set"),
+        (["run", "SHELL=/bin/false"], "SHELL= cannot be set"),
+    ],
+)
+def test_words_that_cannot_be_are_one_line_and_start_nothing(folder, words, says):
+    calls, done = make(folder, *words)
+    assert (calls, done.returncode, done.stderr.count("\n")) == ([], 2, 1)
+    assert says in done.stderr
+    assert not (folder / "canary").exists()
+
+
+def test_a_python_that_is_not_there_is_said(folder):
+    _, done = make(folder, "runs", "PYTHON=no such python", ready=[])
+    assert done.stderr.startswith("syncbed: PYTHON=no such python: no such program")
