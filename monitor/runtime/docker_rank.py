@@ -1,0 +1,78 @@
+"""One rank in a container: a `docker exec` of the node's launcher, whose stdin and output are one attached stream."""
+
+import struct
+import threading
+from contextlib import suppress
+from queue import Queue
+
+from docker.utils import socket as docker_socket
+
+from monitor import engine
+from monitor.errors import UserError
+from monitor.runtime.base import Lines, RankHandle, Said
+
+PYTHON = "python"
+STREAMS = {docker_socket.STDOUT: "stdout", docker_socket.STDERR: "stderr"}
+
+
+class Execution:
+    """The launcher of one rank, as the engine sees it."""
+
+    def __init__(self, container, exec_id: str, run_id: str):
+        self._container, self._exec_id, self._run_id = container, exec_id, run_id
+
+    def gone(self) -> str:
+        """Why it is."""
+        with suppress(UserError), engine.guard():
+            said = self._container.client.api.exec_inspect(self._exec_id)
+            self._container.reload()
+            if self._container.status == "running" and not said["Running"]:
+                code = said["ExitCode"]
+                return "its launcher was killed" if code == 137 else f"its launcher ended with exit code {code}"
+        return "its node stopped or the engine went away"
+
+    def end(self) -> None:
+        """Kill it and its rank. It may be stopped: then it does not see that we are gone, and would hold the node."""
+        with suppress(UserError), engine.guard():
+            self._container.exec_run([PYTHON, "-m", "monitor.node", "end", self._run_id])
+
+
+class DockerRank(RankHandle):
+    def __init__(self, stream, request: bytes, rank: int, said: Queue, execution: Execution):
+        self._rank, self._said, self._stream, self._execution = rank, said, stream, execution
+        self._ended = threading.Event()
+        self._socket = getattr(stream, "_sock", stream)  # the SDK hands out a read-only view of the socket
+        self._socket.settimeout(None)  # a run may be silent for longer than the SDK's request timeout
+        self._tell(request)
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def signal(self, name: str) -> None:
+        self._tell(name.encode() + b"\n")
+
+    def gone(self) -> str:
+        return self._execution.gone()
+
+    def close(self) -> None:
+        if not self._ended.is_set():
+            self._execution.end()
+        self._stream.close()
+        self._socket.close()
+
+    def _tell(self, line: bytes) -> None:
+        with suppress(OSError):  # the launcher is gone, and its rank with it
+            self._socket.sendall(line)
+
+    def _read(self) -> None:
+        lines = {name: Lines() for name in STREAMS.values()}
+        try:
+            for number, data in docker_socket.frames_iter(self._socket, tty=False):
+                name = STREAMS[number]
+                for line in lines[name].feed(data):
+                    self._said.put(Said(self._rank, name, line))
+        except (OSError, ValueError, struct.error):
+            pass  # the engine went away or the run was closed: the end of the stream says so
+        for name, rest in lines.items():
+            for line in rest.end():
+                self._said.put(Said(self._rank, name, line))
+        self._ended.set()
+        self._said.put(Said(self._rank, "stdout", None))

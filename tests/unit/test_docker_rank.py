@@ -1,0 +1,67 @@
+"""How the Docker runtime lets go of a rank, with a socket in the place of the engine's."""
+
+import socket
+import struct
+from queue import Queue
+from types import SimpleNamespace
+
+import docker
+import pytest
+
+from monitor.runtime.docker_rank import DockerRank, Execution
+
+
+class Calls(list):
+    def end(self):
+        self.append("end")
+
+
+@pytest.fixture
+def attached():
+    """A handle, what it says, the engine's side of its stream, and the calls to its execution."""
+    ours, engines = socket.socketpair()
+    said, calls = Queue(), Calls()
+    yield DockerRank(ours, b"{}\n", 0, said, calls), said, engines, calls
+    engines.close()
+
+
+def test_a_launcher_whose_stream_is_open_is_ended_from_outside(attached):
+    """It is stopped, perhaps: it was told KILL long before, and would hold the node."""
+    handle, _, engines, calls = attached
+    handle.signal("KILL")
+    assert engines.recv(100) == b"{}\nKILL\n"
+    handle.close()
+    assert calls == ["end"]
+
+
+def test_a_launcher_that_has_ended_is_left_alone(attached):
+    handle, said, engines, calls = attached
+    engines.sendall(struct.pack(">BxxxL", 1, 5) + b"line\n")
+    engines.shutdown(socket.SHUT_WR)
+    assert [said.get(timeout=30).line for _ in range(2)] == ["line", None]
+    handle.close()
+    assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("status", "running", "why"),
+    [
+        ("running", False, "its launcher was killed"),
+        ("exited", False, "its node stopped or the engine went away"),
+        ("running", True, "its node stopped or the engine went away"),
+    ],
+)
+def test_why_a_launcher_is_gone(status, running, why):
+    api = SimpleNamespace(exec_inspect=lambda number: {"Running": running, "ExitCode": 137})
+    container = SimpleNamespace(client=SimpleNamespace(api=api), status=status, reload=lambda: None)
+    assert Execution(container, "x", "run").gone() == why
+
+
+def test_an_engine_that_went_away_is_no_further_error():
+    def gone(*_):
+        raise docker.errors.DockerException("Connection refused")
+
+    container = SimpleNamespace(client=SimpleNamespace(api=SimpleNamespace(exec_inspect=gone)), exec_run=gone)
+    execution = Execution(container, "x", "run")
+    assert execution.gone() == "its node stopped or the engine went away"
+    execution.end()
