@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from monitor import cgroup, mpi
@@ -195,21 +196,27 @@ def _obey(started: list[subprocess.Popen]) -> None:
 
 
 def _signal(started: list[subprocess.Popen], number: int) -> None:
-    if not started:
-        os._exit(1)  # no rank yet; what else was started dies with this process
+    if not started:  # no rank yet, or one that has not come as far as to die with this process
+        import psutil
+
+        for child in psutil.Process().children():
+            child.kill()
+        os._exit(1)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(started[0].pid, number)
 
 
 def _spawn(argv: list[str], env: dict[str, str], **more) -> subprocess.Popen:
     """Start a process that dies with this one, in a group of its own: signals reach its helpers too."""
-    how = {"stdin": subprocess.DEVNULL, "start_new_session": True, "preexec_fn": _die_with_parent}
+    how = {"stdin": subprocess.DEVNULL, "start_new_session": True, "preexec_fn": partial(_die_with, os.getpid())}
     return subprocess.Popen(argv, env=env, **how | more)
 
 
-def _die_with_parent() -> None:
-    """The kernel kills the rank should this launcher be killed itself. prctl(2)."""
+def _die_with(parent: int) -> None:
+    """The kernel kills this process should its parent be killed. prctl(2)."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was killed before the kernel knew
+        os._exit(1)
 
 
 def _addresses(name: str) -> list[str]:

@@ -10,6 +10,7 @@ import threading
 
 import psutil
 import pytest
+from orchestrator import wait_until
 
 from monitor import node
 from monitor.runtime.local import _environment
@@ -18,9 +19,18 @@ from trainer import events
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 
 
-def launch(state, argv, run="run-1", rank=2, env=None, local_rank=0, launcher="of a test"):
+def launch(
+    state,
+    argv,
+    run="run-1",
+    rank=2,
+    env=None,
+    local_rank=0,
+    launcher="of a test",
+    program=("-m", "monitor.node", "run"),
+):
     process = subprocess.Popen(
-        [sys.executable, "-m", "monitor.node", "run"],
+        [sys.executable, *program],
         env=_environment() | {"SYNCBED_STATE": str(state), node.LAUNCHER: launcher},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -95,6 +105,30 @@ def test_a_rank_dies_with_its_launcher(tmp_path):
     process.kill()
     process.wait(30)
     wait_gone(child.pid)
+
+
+def test_a_rank_that_is_stopped_before_it_is_tied_to_its_launcher_dies_with_it(tmp_path):
+    held_up = """
+import json, os, signal, sys
+from monitor import node
+node._die_with = lambda parent: os.kill(os.getpid(), signal.SIGSTOP)
+node.run(json.loads(sys.stdin.readline()))
+"""
+    process = launch(tmp_path, SLEEP, program=("-c", held_up))
+    assert isinstance(events.parse(process.stdout.readline()), events.Held)
+    launcher = psutil.Process(process.pid)
+    wait_until(lambda: [c for c in launcher.children() if c.status() == psutil.STATUS_STOPPED])
+    (child,) = launcher.children()
+    process.stdin.write("KILL\n")
+    process.stdin.flush()
+    assert process.wait(30) == 1
+    wait_gone(child.pid)
+
+
+def test_a_rank_whose_launcher_was_killed_before_they_were_tied_ends_itself():
+    code = "import os; from monitor.node import _die_with; _die_with(os.getpid()); print('lives')"
+    done = subprocess.run([sys.executable, "-c", code], env=_environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
 
 
 def test_a_second_run_is_told_the_first_ones_id_and_the_lock_goes_with_its_holder(tmp_path, monkeypatch):
