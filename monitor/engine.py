@@ -12,28 +12,40 @@ import requests
 from docker.context import ContextAPI
 from docker.errors import APIError, DockerException, NotFound
 
-from monitor.errors import RunFailed, UserError
+from monitor.errors import NoEngine, RunFailed, UserError
 
 ROOT = Path(__file__).resolve().parents[1]  # of the checkout: compose.yaml, images/
 PROJECT_LABEL, ROLE_LABEL, CODE_LABEL = "syncbed.project", "syncbed.role", "syncbed.code"
+_ANSWER_SECONDS = 8  # an engine that does not say its version within this time is not used
 _TIMEOUT_SECONDS = 120  # of one request; removing a container on a busy machine can take half a minute
 
 
 def connect() -> docker.DockerClient:
     """A client of the engine the `docker` command would talk to (DOCKER_HOST, else the current context).
 
+    An engine that does not answer is given up within seconds; requests to one that does may take longer.
+
     The API version is negotiated: engines from 20.10 (1.41) to 29 (minimum 1.44) are in use. Raises UserError when
     the engine does not answer or may not be used.
     """
     with guard():
-        if not os.environ.get("DOCKER_HOST"):
-            context = ContextAPI.get_current_context()
-            if context and context.name != "default":
-                tls = context.TLSConfig
-                return docker.DockerClient(
-                    base_url=context.Host, tls=tls or False, version="auto", timeout=_TIMEOUT_SECONDS
-                )
-        return docker.from_env(version="auto", timeout=_TIMEOUT_SECONDS)
+        try:
+            first = _client("auto", _ANSWER_SECONDS)
+        except ValueError as error:  # the SDK's parsing of addresses
+            where = f"DOCKER_HOST={os.environ.get('DOCKER_HOST', '')}"
+            raise UserError(f"{where}: no address of an engine ({error}); unix:///var/run/docker.sock is one") from None
+        version = first.api._version
+        first.close()
+        return _client(version, _TIMEOUT_SECONDS)
+
+
+def _client(version: str, timeout_seconds: float) -> docker.DockerClient:
+    if not os.environ.get("DOCKER_HOST"):
+        context = ContextAPI.get_current_context()
+        if context and context.name != "default":
+            tls = context.TLSConfig or False
+            return docker.DockerClient(base_url=context.Host, tls=tls, version=version, timeout=timeout_seconds)
+    return docker.from_env(version=version, timeout=timeout_seconds)
 
 
 @contextmanager
@@ -58,13 +70,16 @@ def explain(error: Exception) -> UserError:
             "no permission to use Docker: join its group (sudo usermod -aG docker $USER, then log in again); "
             "RUNTIME=local runs without it"
         )
-    if any(word in text for word in ("FileNotFoundError", "ConnectionRefused", "Connection refused", "Max retries")):
+    if isinstance(error, requests.exceptions.Timeout) or "timed out" in text:
         return UserError(
+            f"the Docker engine at {where} does not answer in time: restarting it helps (sudo systemctl restart "
+            "docker); RUNTIME=local runs without it"
+        )
+    if any(word in text for word in ("FileNotFoundError", "ConnectionRefused", "Connection refused", "Max retries")):
+        return NoEngine(
             f"no Docker engine answers at {where}: start it (sudo systemctl start docker); "
             "RUNTIME=local runs without it"
         )
-    if isinstance(error, requests.exceptions.Timeout):
-        return UserError(f"the Docker engine at {where} does not answer in time: is it overloaded? restarting it helps")
     return UserError(f"Docker: {one_line(text)}")
 
 

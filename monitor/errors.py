@@ -21,6 +21,10 @@ class Busy(UserError):
         super().__init__(f"run {run} is on the cluster now; wait for it to end, or stop it with Ctrl-C there")
 
 
+class NoEngine(UserError):
+    """There is no Docker engine, or it is not running: so there is no cluster either."""
+
+
 class RunFailed(UserError):
     """The input was good but the work failed: exit code 1."""
 

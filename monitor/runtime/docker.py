@@ -6,6 +6,7 @@ archive calls: no folder of the host is mounted, so a remote or rootless engine 
 """
 
 import shutil
+import sys
 import tarfile
 import tempfile
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from queue import Queue
 
 from monitor import engine, prometheus
-from monitor.errors import Busy, RunFailed, UserError
+from monitor.errors import Busy, NoEngine, RunFailed, UserError
 from monitor.images import code_hash
 from monitor.node import LAUNCHER
 from monitor.runtime.base import Job, RankHandle, Runtime
@@ -45,12 +46,17 @@ class DockerRuntime(Runtime):
 
     @classmethod
     def find(cls, project: str, required: bool) -> "DockerRuntime | None":
-        """The running cluster of this project. None when there is none and it is not required; else UserError."""
+        """The running cluster of this project. None when there is none and it is not required; else UserError.
+
+        An engine that is there but cannot be used may hold a cluster: stderr then says why it is not looked for.
+        """
         try:
             client = engine.connect()
-        except UserError:
+        except UserError as error:
             if required:
                 raise
+            if not isinstance(error, NoEngine):
+                print(f"warning: no cluster was looked for: {error}", file=sys.stderr)
             return None
         with engine.guard():
             found = client.containers.list(all=True, filters={"label": f"{engine.PROJECT_LABEL}={project}"})

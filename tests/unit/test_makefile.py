@@ -11,7 +11,7 @@ import pytest
 
 MAKEFILE = Path(__file__).parents[2] / "Makefile"
 # Stands for every program of the environment: says what it was called with.
-PROGRAM = f"""#!{sys.executable}
+PROGRAM = f"""#!{sys.executable} -IS
 import json, os, sys
 with open("calls", "a") as file:
     json.dump([os.path.basename(sys.argv[0]), sys.argv[1:], dict(os.environ)], file)

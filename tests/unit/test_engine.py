@@ -1,0 +1,82 @@
+"""The Docker engine that cannot be used: said in one line, soon, and what would do."""
+
+import socket
+import threading
+
+import pytest
+
+from monitor import cli, engine
+from monitor.errors import NoEngine, UserError
+from monitor.runtime.docker import DockerRuntime
+
+
+@pytest.fixture
+def mute(tmp_path, monkeypatch):
+    """An engine that takes connections and says nothing."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "sock"))
+        listener.listen(8)
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/sock")
+        monkeypatch.setattr(engine, "_ANSWER_SECONDS", 0.2)
+        yield
+
+
+def refused(*_):
+    raise engine.explain(engine.DockerException("Error while fetching ... PermissionError(13, 'Permission denied')"))
+
+
+def test_a_mute_engine_is_given_up_soon(mute):
+    assert engine._ANSWER_SECONDS < engine._TIMEOUT_SECONDS
+    with pytest.raises(UserError, match=r"does not answer in time: .*RUNTIME=local runs without it"):
+        engine.connect()
+
+
+def test_no_engine_is_known_from_one_that_cannot_be_used(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing")
+    with pytest.raises(NoEngine, match="no Docker engine answers"):
+        engine.connect()
+    assert DockerRuntime.find("syncbed", required=False) is None
+    assert capsys.readouterr().err == ""  # plain local use: nothing to say
+
+
+def test_an_engine_that_may_not_be_used_is_said_and_with_runtime_docker_refused(monkeypatch, capsys):
+    monkeypatch.setattr(engine, "connect", refused)
+    assert cli.main(["where"]) == 0
+    told = capsys.readouterr()
+    assert told.out == "local\n"
+    assert told.err.startswith("warning: no cluster was looked for: no permission to use Docker: join its group")
+    assert told.err.count("\n") == 1
+    assert cli.main(["where", "RUNTIME=docker"]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)
+    assert "sudo usermod -aG docker" in told.err
+
+
+def test_the_client_has_the_negotiated_version_and_the_long_limit(tmp_path, monkeypatch):
+    """An engine that only says its version."""
+    body = b'{"ApiVersion": "1.41"}'
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "sock"))
+        listener.listen(8)
+
+        def serve():
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/sock")
+        client = engine.connect()
+        thread.join()
+    assert (client.api._version, client.api.timeout) == ("1.41", engine._TIMEOUT_SECONDS)
+
+
+@pytest.mark.parametrize("host", ["nonsense", "tcp://127.0.0.1:port", "tcp://"])
+def test_a_docker_host_that_cannot_be_is_one_line(host, monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", host)
+    with pytest.raises(UserError) as told:
+        engine.connect()
+    assert "\n" not in str(told.value)
