@@ -22,7 +22,7 @@ from monitor.errors import BAD_INPUT, FAILED, Busy, RunFailed, UserError, refuse
 from monitor.interrupt import Stop
 from monitor.progress import Progress
 from monitor.runtime.base import Job, Runtime
-from monitor.sampling import Row, write_csv
+from monitor.sampling import Row, missing, write_csv
 from monitor.supervise import Supervisor
 from monitor.verdict import Failure
 from trainer import events
@@ -129,6 +129,7 @@ class Recorder:
         self.warnings: list[str] = []
         self.checkpoints: list[tuple[events.Checkpoint, Future]] = []
         self._couriers = ThreadPoolExecutor(1)  # checkpoints are fetched beside the stream, in order
+        self._heard = 0.0  # Unix seconds of the last event
         self._held: set[int] = set()  # ranks whose node is this run's
         self.supervisor = Supervisor(place, self.job, self._take, stop)
 
@@ -171,6 +172,7 @@ class Recorder:
     def _take(self, event: events.Event) -> None:
         if os.fstat(self._log.fileno()).st_nlink == 0:
             raise FileNotFoundError(errno.ENOENT, REMOVED)
+        self._heard = max(self._heard, event.time)
         self._log.write(events.to_line(event) + "\n")
         self._log.flush()
         for _, future in self.checkpoints:
@@ -199,6 +201,8 @@ class Recorder:
         if started is None:
             return []
         rows = self.place.rows(self.job, started, time.time(), self.warnings.append)
+        for node, seconds in missing(rows, self.names, started, self._heard).items():
+            self.warnings.append(f"{node}: metrics.csv has no rows for {seconds:g} s of the run; its figures lack them")
         # The row before the start is there for the counters; its training figures are an earlier run's.
         none = {"training_step": None, "training_loss": None}
         return [row if row.time >= started else replace(row, **none) for row in rows]

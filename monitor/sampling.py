@@ -52,6 +52,7 @@ class Row:
 HEADER = tuple(field.name for field in fields(Row))
 # metric name: column. Every column but the first two is one metric.
 METRICS = {f"syncbed_{name if name.startswith('training') else 'node_' + name}": name for name in HEADER[2:]}
+GAP_SECONDS = 4.0
 _COMBINE = {"training_step": max, "training_loss": fmean}  # the others: the sum over modes or interfaces
 
 
@@ -152,6 +153,24 @@ def summarise(rows: Iterable[Row], node: str) -> dict[str, float | None]:
         "network_sent_bytes": _growth(own, "network_transmit_bytes_total"),
     }
     return {key: round(v) if v is not None and key.endswith("_bytes") else v for key, v in figures.items()}
+
+
+def missing(rows: Iterable[Row], nodes: Iterable[str], start: float, end: float) -> dict[str, float]:
+    """Seconds of the run, from `start` to `end` (Unix seconds), that rows do not cover, by node; only nodes with some.
+
+    Rows are a second apart. One that is late or lost now and then is no gap: only more than GAP_SECONDS count.
+    """
+    times: dict[str, list[float]] = {node: [] for node in nodes}
+    for row in rows:
+        if row.node in times and start <= row.time <= end:
+            times[row.node].append(row.time)
+    lacking = {}
+    for node, seen in times.items():
+        apart = (later - before for before, later in pairwise([start, *sorted(seen), end]))
+        seconds = sum(gap - 1.0 for gap in apart if gap > GAP_SECONDS)
+        if seconds:
+            lacking[node] = round(seconds, 1)
+    return lacking
 
 
 def _growth(rows: list[Row], column: str) -> float | None:

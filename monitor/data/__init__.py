@@ -49,7 +49,7 @@ def prepare(
     except Unavailable as error:
         raise UserError(
             f"DATA={name} cannot be fetched ({error}); "
-            "a network, DATA_DIR=folder with its files, or DATA=synthetic would do"
+            f"a network (then `make data DATA={name}`), DATA_DIR=folder with its files, or DATA=synthetic would do"
         ) from error
 
 

@@ -73,13 +73,17 @@ def prepare_once(cache: Path, key: str, make: Callable[[], Content], say, verify
             found = complete(cache / key, verify)  # another process may have made it while this one waited
             if found:
                 return found
-            if (cache / key).exists():
-                say(f"{cache / key} is damaged; it is prepared anew")
+            damaged = _damaged(cache / key, verify) if (cache / key).exists() else None
+            if damaged:
+                say(f"{damaged} is damaged; {key} is prepared anew")
             unfinished = cache / f".{key}.tmp"  # only the holder of the lock uses this name
             shutil.rmtree(unfinished, ignore_errors=True)
             try:
                 unfinished.mkdir()
-                _write(unfinished, make())
+                try:
+                    _write(unfinished, make())
+                except Unavailable as error:
+                    raise Unavailable(f"{damaged} is damaged, and {error}" if damaged else str(error)) from error
                 shutil.rmtree(cache / key, ignore_errors=True)
                 unfinished.rename(cache / key)
             finally:
@@ -93,17 +97,42 @@ def prepare_once(cache: Path, key: str, make: Callable[[], Content], say, verify
 
 
 def complete(path: Path, verify: bool = False) -> Prepared | None:
-    """The folder, if every file is there with the size in the manifest (with `verify`, the checksum too); else None."""
+    """The folder, if its manifest is as it was written and every file has the size in it (with `verify`, the checksum
+    too); else None.
+    """
+    manifest = _manifest(path)
+    if manifest is None or _damaged(path, verify):
+        return None
+    return Prepared(path, path.name, manifest, manifest["label"])
+
+
+def _damaged(path: Path, verify: bool) -> Path | None:
+    """The first file of a prepared folder that is not as it was written."""
+    manifest = _manifest(path)
+    if manifest is None:
+        return path / "manifest.json"
+    for name, file in manifest["files"].items():
+        try:
+            same = (path / name).stat().st_size == file["bytes"]
+            if not same or (verify and sha256(path / name) != file["sha256"]):
+                return path / name
+        except OSError:
+            return path / name
+    return None
+
+
+def _manifest(path: Path) -> dict | None:
+    """What manifest.json says; None when it is of another schema, or not as it was written."""
     try:
         manifest = json.loads((path / "manifest.json").read_text())
-        if manifest["schema"] != SCHEMA:
-            return None
-        for name, file in manifest["files"].items():
-            if (path / name).stat().st_size != file["bytes"] or (verify and sha256(path / name) != file["sha256"]):
-                return None
-        return Prepared(path, path.name, manifest, manifest["label"])
+        own = manifest.pop("sha256")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+    return manifest if own == _digest(manifest) and manifest.get("schema") == SCHEMA else None
+
+
+def _digest(manifest: dict) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def mean_and_std(images: np.ndarray) -> tuple[list[float], list[float]]:
@@ -161,7 +190,8 @@ def _write(folder: Path, content: Content) -> None:
         "label": content.label,
         "files": files,
     }
-    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+    whole = manifest | {"sha256": _digest(manifest)}  # of all the rest: what is read back is what was written
+    (folder / "manifest.json").write_text(json.dumps(whole, indent=1) + "\n")
 
 
 @contextmanager

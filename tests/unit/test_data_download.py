@@ -95,7 +95,7 @@ def refusal(cache) -> str:
     return str(raised.value)
 
 
-WOULD_DO = "; a network, DATA_DIR=folder with its files, or DATA=synthetic would do"
+WOULD_DO = "; a network (then `make data DATA=cifar10`), DATA_DIR=folder with its files, or DATA=synthetic would do"
 
 
 def test_fetched_checked_and_prepared(server, tmp_path):
@@ -210,7 +210,7 @@ def test_the_data_command(here, capsys):
     labels.write_bytes(right[:-1] + b"\x07")
     assert command({"DATA": "synthetic", "SEED": "5"}, SimpleNamespace(json=True)) == 0
     printed = capsys.readouterr()
-    assert printed.err == "data/synthetic-3x32x32-s5 is damaged; it is prepared anew\n"
+    assert printed.err == f"{labels.relative_to(here)} is damaged; synthetic-3x32x32-s5 is prepared anew\n"
     answer = json.loads(printed.out)
     assert (answer["path"], answer["verified"]) == ("data/synthetic-3x32x32-s5", True)
     assert (answer["train_samples"], answer["label"]) == (10_000, "synthetic")

@@ -259,7 +259,7 @@ def test_no_mirror_has_the_expected_files(mirror, folder, tmp_path):
     trouble = f"{host}: answered 404 File not found; {mirror}{NAMES[2]}.gz: not the expected file (its SHA-256 differs)"
     assert refusal(None, tmp_path / "cache") == (
         f"DATA=mnist cannot be fetched ({trouble}); "
-        "a network, DATA_DIR=folder with its files, or DATA=synthetic would do"
+        "a network (then `make data DATA=mnist`), DATA_DIR=folder with its files, or DATA=synthetic would do"
     )
     said = []
     made = default("mnist", seed=7, data_dir=None, cache=tmp_path / "cache", say=said.append, shape=(1, 28, 28))

@@ -40,7 +40,7 @@ def test_what_is_written_is_what_was_made(tmp_path):
         assert np.array_equal(array, getattr(made, name))
         assert array.dtype == (np.uint8 if name.endswith("images") else np.int64)
     manifest = json.loads((prepared.path / "manifest.json").read_text())
-    assert manifest == prepared.manifest
+    assert manifest.pop("sha256") and manifest == prepared.manifest
     assert manifest["shape"] == [3, 4, 5] and manifest["classes"] == ["cat", "dog"] and manifest["augment"] is True
     assert (manifest["schema"], manifest["train_samples"], manifest["test_samples"]) == (1, 40, 10)
     for name, file in manifest["files"].items():
@@ -86,7 +86,8 @@ def test_a_damaged_folder_is_made_anew(tmp_path, damage):
     else:
         (first.path / "manifest.json").write_text(json.dumps({**first.manifest, "schema": 0}))
     assert prepare_once(tmp_path, "tiny", content, said.append) == first
-    assert said == [f"{first.path} is damaged; it is prepared anew"]
+    damaged = file if damage in ("size", "gone") else first.path / "manifest.json"
+    assert said == [f"{damaged} is damaged; tiny is prepared anew"]
     assert complete(first.path, verify=True) == first
 
 
@@ -250,3 +251,38 @@ def test_content_of_another_kind_has_another_checksum(tmp_path):
     two = prepare_once(tmp_path, "two", lambda: replace(other, train_labels=1 - other.train_labels), print)
     differ = {n for n in one.manifest["files"] if one.manifest["files"][n] != two.manifest["files"][n]}
     assert differ == {"train_labels.npy"}
+
+
+def edited(manifest: dict, **changes) -> str:
+    return json.dumps({**manifest, **changes})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda m: "",
+        lambda m: "[]",
+        lambda m: edited(m, std=[0, 0, 0]),
+        lambda m: edited(m, files={}),
+        lambda m: edited(m, train_samples=7),
+        lambda m: edited(m, sha256="0"),
+        lambda m: edited(m, schema=0),
+        lambda m: json.dumps({key: value for key, value in m.items() if key != "name"}),
+        lambda m: json.dumps({key: value for key, value in m.items() if key != "sha256"}),
+    ],
+)
+def test_a_damaged_manifest_is_written_anew_and_without_a_source_named(damage, tmp_path):
+    made = content()
+    before = prepare_once(tmp_path, "tiny", lambda: made, print)
+    manifest = before.path / "manifest.json"
+    good, said = manifest.read_text(), []
+
+    def unavailable():
+        raise store.Unavailable("host: no answer")
+
+    manifest.write_text(damage(json.loads(good)))
+    with pytest.raises(store.Unavailable, match=r"tiny/manifest\.json is damaged, and host: no answer"):
+        prepare_once(tmp_path, "tiny", unavailable, said.append)
+    assert prepare_once(tmp_path, "tiny", lambda: made, said.append).manifest == before.manifest
+    assert manifest.read_text() == good
+    assert said[-1] == f"{manifest} is damaged; tiny is prepared anew"

@@ -84,7 +84,7 @@ def test_another_computation_is_refused_by_name(tmp_path, name, value, shown):
         resume.find("latest", tmp_path).spec_of({name: value, "STEPS": "80"})
     assert str(caught.value) == (
         f"{name}={value}: run 20260101-a was computed with {shown}; "
-        "going on, only STEPS, EPOCHS, EVERY, TENSORBOARD, DEADLINE may differ"
+        "going on, only STEPS, EPOCHS, EVERY, EVALUATE, TENSORBOARD, DEADLINE may differ"
     )
 
 

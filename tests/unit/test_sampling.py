@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from agent_scrape import rank, serving
 
-from monitor.sampling import HEADER, Row, Sampler, make_row, summarise, write_csv
+from monitor.sampling import HEADER, Row, Sampler, make_row, missing, summarise, write_csv
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -238,3 +238,20 @@ def test_bytes_are_whole_numbers():
         "network_received_bytes": int,
         "peak_memory_bytes": int,
     }
+
+
+def test_seconds_without_rows_are_told_by_node():
+    def at(node, *times):
+        return [Row(time=100.0 + t, node=node) for t in times]
+
+    rows = [
+        *at("whole", *range(21)),
+        *at("late", *(t + 0.9 for t in range(20) if t not in (7, 11))),
+        *at("hole", *range(5), *range(15, 21)),
+        *at("no end", *range(9)),
+        *at("no start", *range(12, 21)),
+        *at("other", 3),
+    ]
+    nodes = ["whole", "late", "hole", "no end", "no start", "none"]
+    assert missing(rows, nodes, 100.0, 120.0) == {"hole": 10.0, "no end": 11.0, "no start": 11.0, "none": 19.0}
+    assert missing(at("whole", -1, 4), ["whole"], 100.0, 103.0) == {}  # too short to lack any
