@@ -43,14 +43,22 @@ def clean(settings: dict[str, str], args) -> int:
                 removed += remove_containers([container])
             elif mine and container.labels.get(ROLE_LABEL) == "node" and container.status == "running":
                 with suppress(RunFailed):  # `check` ends ranks that no launcher holds any more, and says which
-                    pids = engine.node_facts(container)["leftovers"]
-                    removed += [f"process {pid} in {container.name}" for pid in pids]
+                    facts = engine.node_facts(container)
+                    removed += [f"process {pid} in {container.name}" for pid in facts["leftovers"]]
+                    removed += [] if facts["run"] else _remove_outputs(container)
         for dead in sorted(_projects(client) - alive):
             if only in (None, dead):
                 removed += remove_project(client, dead)
         removed += [f"image {tag}" for tag in images.remove_old(client)] if only is None else []
     tell_removed(removed, args.json, "nothing was left behind")
     return 0
+
+
+def _remove_outputs(node: Container) -> list[str]:
+    """What ranks wrote into the cluster's volume and nobody fetched: their orchestrator was killed."""
+    old = ["-mindepth", "1", "-maxdepth", "1", "-cmin", f"+{_YOUNG_SECONDS // 60}"]
+    code, out = node.exec_run(["find", "/runs", *old, "-print", "-exec", "rm", "-rf", "{}", ";"])
+    return [f"folder {line} in {node.name}" for line in out.decode().splitlines()] if code == 0 else []
 
 
 def _lives(container: Container) -> bool:

@@ -175,14 +175,13 @@ class Recorder:
         self._heard = max(self._heard, event.time)
         self._log.write(events.to_line(event) + "\n")
         self._log.flush()
-        for _, future in self.checkpoints:
-            if future.done() and isinstance(future.exception(), OSError):
-                raise future.exception()  # the disk is full: no later one will do better
         match event:
             case events.Held():
                 self._held.add(event.rank)
                 if len(self._held) == len(self.names):
                     self._point_latest()
+            case events.Step():
+                self._check_disk()
             case events.Checkpoint():
                 self.checkpoints.append((event, self._couriers.submit(self.place.fetch, self.job, event.path)))
             case events.Evaluated():
@@ -190,6 +189,12 @@ class Recorder:
             case events.Warning():
                 self.warnings.append(event.message)
         self._progress.take(event)
+
+    def _check_disk(self) -> None:
+        """Raise OSError when a checkpoint found no room: the later ones of this run will do no better."""
+        for checkpoint, future in self.checkpoints:
+            if future.done() and isinstance(error := future.exception(), OSError):
+                raise OSError(error.errno, f"checkpoint of step {checkpoint.step}: {error.strerror or error}")
 
     def _point_latest(self) -> None:
         """Make runs/latest this run."""
@@ -231,7 +236,7 @@ class Recorder:
         for event, future in self.checkpoints:
             error = future.exception()
             if isinstance(error, OSError):
-                failure = failure or self._disk(f": the checkpoint of step {event.step}", error)
+                failure = failure or self._disk(f", checkpoint of step {event.step},", error)
             elif error:
                 self.warnings.append(f"the checkpoint of step {event.step} could not be fetched: {error}")
             else:
@@ -242,7 +247,7 @@ class Recorder:
             write_csv(self.folder / "metrics.csv", rows)
         except OSError as error:
             (self.folder / "metrics.csv.part").unlink(missing_ok=True)
-            failure = failure or self._disk(": metrics.csv", error)
+            failure = failure or self._disk("/metrics.csv", error)
         result = results.complete(
             self.result,
             ranks=self.supervisor.ranks,

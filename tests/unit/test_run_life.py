@@ -166,7 +166,9 @@ def test_a_checkpoint_that_finds_no_room_ends_the_run(tmp_path):
     run = recorder(tmp_path, with_checkpoint(), fetched=full)
     result = run.follow()
     assert (result["status"], result["error"]["kind"]) == ("failed", "disk")
-    assert result["error"]["message"].endswith("cannot be written: No space left on device")
+    why = "checkpoint of step 3, cannot be written: No space left on device"
+    assert result["error"]["message"] == f"{run.folder}, {why}"
+    assert result["ranks"][0]["peak_memory_bytes"] == 1  # what came after it is known as well
     assert result["checkpoints"] == []
     assert result_of(run.folder) == result
 
@@ -184,7 +186,9 @@ def test_a_checkpoint_that_finds_no_room_ends_the_run_at_the_next_step(tmp_path)
             run._couriers.submit(run.place.handles[0].say, step(0, 4))  # in order: after the checkpoint
 
     run.supervisor.on_event = next_step
-    assert run.follow()["error"]["kind"] == "disk"
+    error = run.follow()["error"]
+    assert error["kind"] == "disk"
+    assert error["message"].endswith("cannot be written: checkpoint of step 3: No space left on device")
     assert "KILL" in run.place.handles[0].signals
 
 
