@@ -31,8 +31,9 @@ class Stop:
         self._phase = _WRITING
 
     def done(self) -> None:
-        """The result is written."""
-        self._phase = _DONE
+        """The result is written: what is left is to show it."""
+        for number in SIGNALS:  # until the very end, when Python takes its own handlers away
+            signal.signal(number, signal.SIG_IGN)
 
     def _take(self, *_) -> None:
         if self._phase == _BEFORE:

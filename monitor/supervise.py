@@ -81,11 +81,11 @@ class Supervisor:
     def _follow(self) -> bool:
         """Take in what is said until every rank has ended, or trouble has had its time to show its cause.
 
-        Returns whether it came to that: False when it was asked to stop.
+        Returns whether it came to that: False when it was asked to stop, and not all that was to do was done.
         """
         trouble_since, looked = None, time.monotonic()
         while not all(rank.ended or rank.lost for rank in self.ranks):
-            if self.stop.asked:
+            if self.stop.asked and not all(rank.finished or rank.ended or rank.lost for rank in self.ranks):
                 return False
             self._listen(0.2)
             now = time.monotonic()

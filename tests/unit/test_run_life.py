@@ -113,50 +113,47 @@ def test_a_run_that_failed_before_it_held_its_nodes_is_the_latest_in_the_end(tmp
     assert (tmp_path / "latest").readlink().name == run.folder.name
 
 
+@pytest.fixture
+def handlers():
+    """What is done on signals is put back."""
+    before = [signal.getsignal(number) for number in SIGNALS]
+    yield
+    for number, handler in zip(SIGNALS, before, strict=True):
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_after_the_end_does_not_stop_the_result(tmp_path, monkeypatch, capfd, number):
-    before = [signal.getsignal(n) for n in SIGNALS]
+def test_a_signal_after_the_end_does_not_stop_the_result(tmp_path, monkeypatch, capfd, handlers, number):
     run = recorder(tmp_path, finished(0))
-    try:
-        run.supervisor.stop.listen()
-        run.supervisor.stop.running()
-        monkeypatch.setattr(run.place, "release", lambda job: (os.kill(os.getpid(), number),) * 2)
-        monkeypatch.setattr(
-            run_module, "write_csv", lambda path, rows: (os.kill(os.getpid(), number), path.write_text(""))
-        )
-        result = run.follow()
-    finally:
-        for n, handler in zip(SIGNALS, before, strict=True):
-            signal.signal(n, handler)
+    run.supervisor.stop.listen()
+    run.supervisor.stop.running()
+    monkeypatch.setattr(run.place, "release", lambda job: os.kill(os.getpid(), number))
+    monkeypatch.setattr(run_module, "write_csv", lambda path, rows: os.kill(os.getpid(), number))
+    result = run.follow()
     assert result["status"] == "finished"
     assert result_of(run.folder) == result
     assert capfd.readouterr().err == "the run has ended: writing the result\n"
 
 
-def test_a_signal_before_the_run_interrupts_and_a_second_one_does_not():
-    before = [signal.getsignal(n) for n in SIGNALS]
-    try:
-        stop = Stop().listen()
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stop.asked
-    finally:
-        for n, handler in zip(SIGNALS, before, strict=True):
-            signal.signal(n, handler)
+def test_a_signal_before_the_run_interrupts_and_a_second_one_does_not(handlers):
+    stop = Stop().listen()
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGINT)
+    assert stop.asked
 
 
-def test_what_is_ignored_when_it_starts_stays_ignored():
+def test_once_the_result_is_shown_signals_are_ignored(handlers):
+    Stop().listen().done()
+    assert {signal.getsignal(number) for number in SIGNALS} == {signal.SIG_IGN}
+
+
+def test_what_is_ignored_when_it_starts_stays_ignored(handlers):
     """nohup syncbed run: it goes on when the terminal closes."""
-    before = [signal.getsignal(n) for n in SIGNALS]
-    try:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        Stop().listen()
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        assert callable(signal.getsignal(signal.SIGTERM))
-    finally:
-        for n, handler in zip(SIGNALS, before, strict=True):
-            signal.signal(n, handler)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    Stop().listen()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert callable(signal.getsignal(signal.SIGTERM))
 
 
 def test_a_checkpoint_that_finds_no_room_ends_the_run(tmp_path):

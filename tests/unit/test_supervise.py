@@ -199,11 +199,12 @@ def test_interruption_asks_before_it_kills():
     assert runtime.handles[0].signals == ["TERM"]
 
 
-def test_an_interruption_after_the_last_word_changes_nothing():
+@pytest.mark.parametrize("last", [events.Finished, events.Exited])
+def test_an_interruption_when_all_is_done_changes_nothing(last):
     stop = Stop()
 
     def interrupt(event):
-        stop.asked = isinstance(event, events.Exited)
+        stop.asked = stop.asked or isinstance(event, last)
 
     runtime = ScriptedRuntime([finished(0)])
     assert Supervisor(runtime, Job("r", RunSpec(nodes=1, batch=4), "key", Path()), interrupt, stop).run() is None
