@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Collection
 from importlib import import_module
+from typing import NoReturn
 
 from monitor.errors import BAD_INPUT, FAILED, UserError
 from trainer.spec import RunSpec, SpecError
@@ -71,6 +72,13 @@ def run() -> None:
     sys.exit(main())
 
 
+class Parser(argparse.ArgumentParser):
+    """With errors of one line, as all others are."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; {self.prog} --help shows what would do")
+
+
 def parse_settings(words: list[str]) -> dict[str, str]:
     """NAME=value words as a dictionary. Raises UserError for a word of another form."""
     settings = {}
@@ -125,7 +133,7 @@ def parser(words: Collection[str]) -> argparse.ArgumentParser:
     `words`: what was typed. Only the command among them has its settings in its help: they take time to import.
     """
     examples = "\n".join(f"  {example:45}{what}" for _, what, example in COMMANDS.values())
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="syncbed",
         description="A containerised multi-node testbed for data-parallel training.",
         epilog="examples:\n" + examples + "\n\n`syncbed run --help` lists every setting of a run.",

@@ -85,8 +85,10 @@ class ClusterSettings:
 def project(settings: dict[str, str]) -> str:
     """The cluster's name. Raises UserError for what Compose would not take."""
     name = settings.get("PROJECT", DEFAULT_PROJECT)
-    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
-        raise UserError(f"PROJECT={name}: lower-case letters, digits, - and _, starting with a letter or digit")
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,39}", name):
+        raise UserError(
+            f"PROJECT={name}: lower-case letters, digits, - and _, starting with a letter or digit, at most 40"
+        )
     return name
 
 

@@ -38,6 +38,9 @@ class Finding:
 def command(settings: dict[str, str], args) -> int:
     """Print every finding. Exit code 0 when a run is possible in one runtime at least."""
     refuse_unknown(settings, SETTINGS)
+    project(settings)
+    for name in DEFAULT_PORTS.keys() & settings.keys():
+        whole(name, settings[name], 1, 65535)
     findings = examine(settings)
     possible = runtimes(findings)
     if args.json:

@@ -153,6 +153,8 @@ class _Registry:
 
 def _base(registry: _Registry, asked: str | None) -> str:
     if asked:
+        if not re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9_.:/@-]*", asked):
+            raise UserError(f"BASE_IMAGE={asked}: not the name of an image, such as debian:bookworm")
         if not _exists(registry.client, asked) and not registry.pull(asked):
             raise UserError(f"BASE_IMAGE={asked}: neither here nor to be pulled; docker image ls shows what is here")
         return asked

@@ -112,9 +112,15 @@ def console(stderr: bool = False) -> Console:
 
 
 def runs_folder(settings: dict[str, str]) -> Path:
-    """The folder that RUNS_DIR= names, ./runs by default. Raises UserError for any other setting."""
-    folder = Path(settings.get("RUNS_DIR", "runs"))
+    """The folder that RUNS_DIR= names, ./runs by default. Raises UserError for any other setting, and for no folder."""
     refuse_unknown(settings, SETTINGS)
+    folder = Path(settings.get("RUNS_DIR", "runs"))
+    try:
+        there = folder.is_dir()
+    except OSError as error:
+        raise UserError(f"RUNS_DIR={folder}: cannot be read ({error.strerror or error})") from None
+    if "RUNS_DIR" in settings and not there:
+        raise UserError(f"RUNS_DIR={folder}: no such folder; a folder that runs were written to would do")
     return folder
 
 

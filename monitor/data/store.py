@@ -92,7 +92,9 @@ def prepare_once(cache: Path, key: str, make: Callable[[], Content], say, verify
         if error.errno in FULL:
             raise RunFailed(f"{cache}: no space left while preparing {key}; free some space there") from error
         reason = error.strerror or error
-        raise UserError(f"{cache}: cannot keep prepared data there ({reason}); make it writable") from error
+        raise UserError(
+            f"{cache}: cannot keep prepared data there ({reason}); make it writable, or DATA_CACHE=folder"
+        ) from error
     return complete(cache / key)
 
 

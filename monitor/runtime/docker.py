@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from queue import Queue
 
-from monitor import engine, prometheus
+from monitor import cluster_settings, engine, prometheus
 from monitor.errors import Busy, NoEngine, RunFailed, UserError
 from monitor.images import code_hash
 from monitor.node import LAUNCHER
@@ -50,6 +50,7 @@ class DockerRuntime(Runtime):
 
         An engine that is there but cannot be used may hold a cluster: stderr then says why it is not looked for.
         """
+        project = cluster_settings.project({"PROJECT": project})
         try:
             client = engine.connect()
         except UserError as error:

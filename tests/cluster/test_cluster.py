@@ -20,7 +20,7 @@ from monitor.images import code_hash
 from monitor.runtime.docker import DockerRuntime
 from trainer.spec import RunSpec
 
-OTHER = "syncbed-test-2"  # a second cluster, for what would disturb the first
+OTHER = f"{PROJECT}-2"  # a second cluster, for what would disturb the first
 
 
 @pytest.fixture
@@ -216,14 +216,15 @@ def test_scaling_keeps_exactly_the_nodes_asked_for_and_down_leaves_nothing(clien
     assert again.returncode == 0 and "nothing to remove" in again.stdout
 
 
-def test_up_mends_a_node_that_was_removed_or_stopped(client, other):
-    assert syncbed("up", *other, "NODES=2", "CPUS=0.2").returncode == 0
-    first, second = (c for c in containers(client, OTHER) if c.labels[engine.ROLE_LABEL] == "node")
+def test_up_mends_a_node_that_was_removed_stopped_or_paused(client, other):
+    assert syncbed("up", *other, "NODES=3", "CPUS=0.2").returncode == 0
+    first, second, third = (c for c in containers(client, OTHER) if c.labels[engine.ROLE_LABEL] == "node")
     first.stop(timeout=0)
     second.remove(force=True)
-    mended = syncbed("up", *other, "NODES=2", "CPUS=0.2", "--json")
+    third.pause()
+    mended = syncbed("up", *other, "NODES=3", "CPUS=0.2", "--json")
     assert mended.returncode == 0, mended.stderr
-    assert [node["name"] for node in json.loads(mended.stdout)["nodes"]] == ["trainer-0", "trainer-1"]
+    assert [node["name"] for node in json.loads(mended.stdout)["nodes"]] == ["trainer-0", "trainer-1", "trainer-2"]
 
 
 def test_a_killed_agent_comes_back_by_itself(cluster):

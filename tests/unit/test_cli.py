@@ -81,11 +81,15 @@ def one_line(capsys):
         (["run", "STEPS=1", "EPOCHS=1"], "EPOCHS=1: give either STEPS or EPOCHS, not both"),
         (["show", "nope"], "run nope: not found"),
         (["runs", "SYNC=ddp"], "SYNC=ddp: no such setting"),
+        (["runs", "RUNS_DIR=nowhere"], "RUNS_DIR=nowhere: no such folder"),
+        ([], "required: command; syncbed --help shows what would do"),
+        (["walk"], "invalid choice: 'walk'"),
+        (["run", "--fast"], "unrecognized arguments: --fast"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(words, says, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    if words[0] == "run" and not any(word.startswith("RUNTIME=") for word in words):
+    if words[:1] == ["run"] and not any(word.startswith("RUNTIME=") for word in words):
         words = [*words, "RUNTIME=local"]
     assert cli.main(words) == 2
     assert says in one_line(capsys)
@@ -172,6 +176,8 @@ def test_a_very_long_number_is_refused_as_any_other(capsys):
 def test_the_settings_of_where_and_tensorboard_are_looked_at(capsys, tmp_path):
     for words, says in (
         (["where", "SNYC=ddp"], "did you mean SYNC?"),
+        (["where", "PROJECT=A b"], "PROJECT=A b: lower-case letters"),
+        (["where", f"PROJECT={'a' * 300}"], "at most 40"),
         (["tensorboard", "PORT=99999"], "PORT=99999: a whole number from 1 to 65535"),
         (["tensorboard", f"RUNS_DIR={tmp_path}/x"], "no such folder"),
         (["tensorboard", "SYNC=ddp"], "no such setting"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 
 from monitor import cluster, engine, images, leftovers
 from monitor.cluster_settings import SHM_BYTES, ClusterSettings, check_port, project
-from monitor.errors import BAD_INPUT, FAILED, UserError
+from monitor.errors import BAD_INPUT, FAILED, RunFailed, UserError
 from trainer.spec import MAX_NODES
 
 MIB, GIB = 2**20, 2**30
@@ -192,3 +192,69 @@ def test_a_command_that_is_missing_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="docker command is missing: install Docker"):
         engine.docker_cli()
+
+
+class Scripted:
+    """A container as the SDK shows it, that keeps what is done to it."""
+
+    def __init__(self, service, status, health):
+        self.labels, self.status, self.done = {"com.docker.compose.service": service}, status, []
+        self.name = service
+        network = {"NetworkSettings": {"Networks": {}}, "HostConfig": {"NanoCpus": 0, "Memory": 0}}
+        self.attrs = {"State": {"Status": status, "Health": {"Status": health}}, **network}
+
+    def unpause(self):
+        self.done.append("unpause")
+
+    def reload(self):
+        self.status = "running"
+
+    def restart(self, timeout):
+        self.done.append("restart")
+
+
+def test_up_starts_afresh_what_is_paused_or_unhealthy_before_compose_looks(monkeypatch, tmp_path):
+    """And not before it is known that no run is on: paused nodes go on first, so that the first one can be asked."""
+    nodes = [
+        Scripted("trainer-0", "paused", "healthy"),
+        Scripted("trainer-1", "running", "unhealthy"),
+        Scripted("trainer-2", "running", "healthy"),
+        Scripted("trainer-3", "exited", "unhealthy"),
+    ]
+    seen = {}
+
+    def composed(*_):
+        seen["compose"] = [list(node.done) for node in nodes]
+        raise RunFailed("enough")
+
+    def held(wanted, present):
+        seen["held"] = [node.status for node in present]
+
+    host = {"NCPU": 8, "MemTotal": 16 * GIB, "ServerVersion": "1"}
+    monkeypatch.setattr(engine, "connect", lambda: SimpleNamespace(info=lambda: host))
+    monkeypatch.setattr(engine, "compose_command", lambda: (["compose"], "2"))
+    monkeypatch.setattr(engine, "compose", composed)
+    monkeypatch.setattr(images, "BUILD", tmp_path / ".build")
+    monkeypatch.setattr(cluster, "containers", lambda *_: nodes)
+    monkeypatch.setattr(cluster, "_check_port", lambda *_: None)
+    monkeypatch.setattr(cluster, "_refuse_while_training", held)
+    monkeypatch.setattr(cluster, "_show_sick", lambda *_: None)
+    monkeypatch.setattr(images, "ensure", lambda *_: images.Images("t", "p", None))
+    with pytest.raises(RunFailed, match="enough"):
+        cluster.up({"PROJECT": "unit-test"}, SimpleNamespace(json=True))
+    assert seen["held"] == ["running", "running", "running", "exited"]
+    assert seen["compose"] == [["unpause", "restart"], ["restart"], [], []]
+
+
+def test_down_works_where_build_cannot_be_written_and_up_says_so(monkeypatch, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(images, "BUILD", tmp_path / "file" / ".build")
+    monkeypatch.setattr(engine, "connect", lambda: None)
+    monkeypatch.setattr(engine, "compose_command", lambda: (["compose"], "2"))
+    monkeypatch.setattr(cluster, "remove_project", lambda client, name: ["container x"])
+    assert cluster.down({}, SimpleNamespace(json=False)) == 0
+    told = capsys.readouterr()
+    assert told.out == "removed container x\n"
+    assert "cannot be written (Not a directory)" in told.err
+    with pytest.raises(UserError, match=r"\.build cannot be written \(Not a directory\): make it writable"):
+        cluster.up({}, SimpleNamespace(json=False))

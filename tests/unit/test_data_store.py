@@ -234,7 +234,8 @@ def test_a_cache_that_cannot_be_written(tmp_path):
     with pytest.raises(UserError) as raised:
         prepare_once(tmp_path / "file" / "cache", "tiny", content, print)
     assert str(raised.value) == (
-        f"{tmp_path}/file/cache: cannot keep prepared data there (Not a directory); make it writable"
+        f"{tmp_path}/file/cache: cannot keep prepared data there (Not a directory); "
+        "make it writable, or DATA_CACHE=folder"
     )
     assert raised.value.exit_code == 2
 

@@ -45,5 +45,9 @@ def test_without_engine_and_torch_no_run_is_possible(monkeypatch, tmp_path, caps
 
 
 def test_settings_are_refused():
+    with pytest.raises(UserError, match="GRAFANA_PORT=abc: a whole number"):
+        doctor.command({"GRAFANA_PORT": "abc"}, SimpleNamespace(json=False))
+    with pytest.raises(UserError, match="PROJECT=A b: lower-case"):
+        doctor.command({"PROJECT": "A b"}, SimpleNamespace(json=False))
     with pytest.raises(UserError, match="STEPS=4: no such setting"):
         doctor.command({"STEPS": "4"}, SimpleNamespace(json=False))

@@ -1,5 +1,6 @@
 """Keys of images, the CA bundle, and the way from a registry that does not answer to images from packages."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -186,3 +187,9 @@ def test_outside_a_checkout_it_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(images, "ROOT", tmp_path)
     with pytest.raises(UserError, match="checkout"):
         images.ensure(Engine(), {})
+
+
+@pytest.mark.parametrize("name", ["no such!image", "-x", "a b", "a;b"])
+def test_a_base_image_without_a_name_is_refused_before_the_engine_is_asked(name):
+    with pytest.raises(UserError, match=f"^BASE_IMAGE={re.escape(name)}: not the name of an image"):
+        images._base(None, name)
