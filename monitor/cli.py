@@ -1,16 +1,20 @@
 """The `syncbed` command. `make` targets are thin: `make run SYNC=ddp` is `syncbed run SYNC=ddp`."""
 
-import argparse
-import os
-import re
 import sys
-import traceback
-from collections.abc import Collection
-from importlib import import_module
-from typing import NoReturn
 
-from monitor.errors import BAD_INPUT, FAILED, UserError
-from trainer.spec import RunSpec, SpecError
+try:
+    import argparse
+    import os
+    import re
+    import traceback
+    from collections.abc import Collection
+    from importlib import import_module
+    from typing import NoReturn
+
+    from monitor.errors import BAD_INPUT, FAILED, UserError
+    from trainer.spec import RunSpec, SpecError
+except KeyboardInterrupt:
+    sys.exit("syncbed: interrupted")
 
 # name: (place of the handler, what it does, example). A handler takes (settings, args) and returns an exit code.
 COMMANDS = {

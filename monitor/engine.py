@@ -16,7 +16,7 @@ from monitor.errors import NoEngine, RunFailed, UserError
 
 ROOT = Path(__file__).resolve().parents[1]  # of the checkout: compose.yaml, images/
 PROJECT_LABEL, ROLE_LABEL, CODE_LABEL = "syncbed.project", "syncbed.role", "syncbed.code"
-_ANSWER_SECONDS = 8  # an engine that does not say its version within this time is not used
+_ANSWER_SECONDS = 5  # an engine that does not say its version within this time is not used
 _TIMEOUT_SECONDS = 120  # of one request; removing a container on a busy machine can take half a minute
 
 

@@ -147,6 +147,13 @@ def test_ctrl_c_while_the_commands_are_imported_is_one_line(capsys, monkeypatch)
         assert one_line(capsys) == "syncbed: interrupted\n"
 
 
+def test_ctrl_c_while_the_command_line_itself_is_imported_is_one_line(tmp_path):
+    (tmp_path / "argparse.py").write_text("raise KeyboardInterrupt")
+    env = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path.cwd()}"}
+    done = subprocess.run([sys.executable, "-c", "import monitor.cli"], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "syncbed: interrupted\n")
+
+
 @pytest.mark.parametrize("command", ["run", "data"])
 def test_a_home_that_is_not_there_is_one_line(command, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
