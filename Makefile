@@ -91,6 +91,8 @@ lint: .venv/.dev ## ruff
 	@touch $@
 
 .venv/.torch: images/trainer/torch.txt images/trainer/requirements.txt .venv/.ready
+	@case "$$WHEEL_INDEX" in ""|http://*|https://*|file://*) ;; \
+	  *) echo "syncbed: WHEEL_INDEX=$$WHEEL_INDEX: the URL of a Python package index, as https://host/path" >&2; exit 2;; esac
 	@echo "installing torch and MPI into .venv for local runs (once)"
 	@sh images/trainer/install-torch.sh .venv/bin/python
 	@set --; if [ -n "$$WHEEL_INDEX" ]; then set -- --index "$$WHEEL_INDEX" --index-strategy unsafe-first-match; fi; \

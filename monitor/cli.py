@@ -121,7 +121,11 @@ def settings_of(command: str) -> dict[str, str]:
         from monitor.run import NOT_IN_SPEC
 
         return RunSpec.settings_help() | NOT_IN_SPEC
-    places = {name: COMMANDS[name][0].split(":")[0] for name in ("data", "runs", "show", "tensorboard")}
+    if command == "logs":
+        from monitor.cluster_settings import LOG_SETTINGS
+
+        return LOG_SETTINGS
+    places = {name: COMMANDS[name][0].split(":")[0] for name in ("data", "images", "runs", "show", "tensorboard")}
     return import_module(places.get(command, "monitor.cluster_settings")).SETTINGS
 
 

@@ -13,7 +13,7 @@ from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 
 from monitor import engine, images
-from monitor.cluster_settings import SETTINGS, SHM_BYTES, ClusterSettings, check_port, project
+from monitor.cluster_settings import LOG_SETTINGS, SETTINGS, SHM_BYTES, ClusterSettings, check_port, project
 from monitor.engine import PROJECT_LABEL, ROLE_LABEL
 from monitor.errors import RunFailed, UserError, refuse_unknown
 from monitor.images import say
@@ -110,7 +110,7 @@ def status(settings: dict[str, str], args) -> int:
 
 def logs(settings: dict[str, str], args) -> int:
     """What the services printed, the last 200 lines of each. NODE= picks one, FOLLOW=1 goes on until Ctrl-C."""
-    refuse_unknown(settings, {**SETTINGS, "NODE": "", "FOLLOW": ""})
+    refuse_unknown(settings, LOG_SETTINGS)
     if settings.get("FOLLOW", "0") not in ("0", "1"):
         raise UserError(f"FOLLOW={settings['FOLLOW']}: 0 or 1")
     name = project(settings)

@@ -21,6 +21,7 @@ SETTINGS = {
     "GRAFANA_PORT": "port of Grafana on 127.0.0.1",
     **images.SETTINGS,
 }
+LOG_SETTINGS = {**SETTINGS, "NODE": "one service, such as trainer-2", "FOLLOW": "1: go on until Ctrl-C"}
 DEFAULT_PROJECT = "syncbed"
 DEFAULT_PORTS = {"PROMETHEUS_PORT": 9090, "GRAFANA_PORT": 3000}
 

@@ -112,12 +112,25 @@ def test_a_word_without_a_name_is_refused():
         cli.parse_settings(["=ddp"])
 
 
+TAKES = {
+    **dict.fromkeys(("up", "down", "status", "doctor", "clean"), ("NODES", "PROJECT", "CA_BUNDLE")),
+    "logs": ["NODE", "FOLLOW", "PROJECT"],
+    "images": ["BASE_IMAGE"],
+    **dict.fromkeys(("run", "where"), ("SYNC", "RUNTIME")),
+    "data": ["DATA", "DATA_DIR", "MODEL", "SEED"],
+    **dict.fromkeys(("runs", "show"), ("RUNS_DIR",)),
+    "tensorboard": ["PORT", "RUNS_DIR"],
+}
+
+
 def test_every_command_has_help(capsys):
     for name in cli.COMMANDS:
         with pytest.raises(SystemExit) as end:
             cli.main([name, "--help"])
         assert end.value.code == 0
-        assert "example: syncbed " + name in capsys.readouterr().out
+        told = capsys.readouterr().out
+        assert "example: syncbed " + name in told
+        assert all(f"  {setting} " in told for setting in TAKES[name])
 
 
 def test_lines_are_split_on_bytes_and_decoded_whole():

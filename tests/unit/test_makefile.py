@@ -114,6 +114,12 @@ def test_words_that_cannot_be_are_one_line_and_start_nothing(folder, words, says
     assert not (folder / "canary").exists()
 
 
+def test_a_wheel_index_that_is_no_url_is_said_before_anything_is_installed(folder):
+    calls, done = make(folder, "torch", "WHEEL_INDEX=x;y", ready=[".ready"])
+    assert (calls, done.returncode) == ([], 2)
+    assert done.stderr.startswith("syncbed: WHEEL_INDEX=x;y: the URL of a Python package index")
+
+
 def test_a_python_that_is_not_there_is_said(folder):
     _, done = make(folder, "runs", "PYTHON=no such python", ready=[])
     assert done.stderr.startswith("syncbed: PYTHON=no such python: no such program")
