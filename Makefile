@@ -3,12 +3,13 @@
 # need no quoting beyond what the user's own shell asks for.
 
 .DEFAULT_GOAL := help
-COMMANDS := images data runs doctor clean logs show tensorboard
-TARGETS := help run test cluster-up cluster-down cluster-status torch lint $(COMMANDS)
+COMMANDS := images data runs report rm compare doctor clean logs show tensorboard
+TRAINING := run sweep reproduce
+TARGETS := help $(TRAINING) test cluster-up cluster-down cluster-status torch lint $(COMMANDS)
 .PHONY: $(TARGETS)
 
 # Names of this file's own, which a value from outside would turn into part of a command.
-override OWN := OWN MAKE SHELL .SHELLFLAGS COMMANDS TARGETS UV
+override OWN := OWN MAKE SHELL .SHELLFLAGS COMMANDS TRAINING TARGETS UV
 $(foreach name,$(OWN),$(if $(filter command,$(origin $(name))),$(error $(name)= cannot be set: it is the Makefile's own)))
 # A value stays as it was typed: make would expand the $ in it each time it is used or exported.
 $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(eval override export $(name) := $$(value $(name)))))
@@ -30,13 +31,16 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s%s\n", $$1, $$2}' Makefile
 	@echo "  .venv/bin/syncbed run --help  lists every setting of a run"
 
-run: .venv/.ready ## train once: on the cluster if one is up, else as local processes (SYNC= MODEL= DATA= NODES= ...)
+run: ## train once: on the cluster if one is up, else as local processes (SYNC= MODEL= DATA= NODES= ...)
+sweep: ## every combination of some settings (SYNC=ddp,ring NODES=1,2,4 REPEATS=3)
+reproduce: ## a report's runs, tables and verdicts (REPORT=r1 SCALE=quick)
+$(TRAINING): .venv/.ready
 	@if ! $(MAKE) --no-print-directory --question .venv/.torch; then \
 	  where=$$(.venv/bin/syncbed where --from-make) || exit $$?; \
 	  if [ "$$where" = local ]; then $(MAKE) --no-print-directory torch; fi; \
 	fi
 	@if [ "$$TENSORBOARD" = 1 ]; then $(MAKE) --no-print-directory .venv/.tensorboard; fi
-	@.venv/bin/syncbed run --from-make
+	@.venv/bin/syncbed $@ --from-make
 
 test: .venv/.dev .venv/.torch ## unit and local tests, and the cluster tests where a Docker engine answers (PYTEST_ARGS=)
 	@PYTEST_ADDOPTS="$$PYTEST_ADDOPTS $$PYTEST_ARGS" .venv/bin/python -m pytest
@@ -56,6 +60,9 @@ tensorboard: ## show what runs with TENSORBOARD=1 wrote, on 127.0.0.1 (PORT=6006
 images: ## build or pull the cluster's images (BASE_IMAGE= WHEEL_INDEX= CA_BUNDLE=)
 data: ## fetch, check and prepare a data set (DATA=cifar10 DATA_DIR= MODEL=)
 runs: ## list the runs
+report: ## write a run's report.html and report.md (RUN=latest)
+rm: ## remove runs (RUN="id id")
+compare: ## runs or a sweep side by side (RUNS="id id" or SWEEP=name, GOAL=0.8)
 doctor: ## check this machine and say what would fix it
 clean: ## remove what crashed runs left behind
 logs: ## what the cluster's services printed

@@ -29,10 +29,15 @@ COMMANDS = {
     "runs": ("monitor.summary:list_command", "list the runs", "syncbed runs --json"),
     "show": ("monitor.summary:show_command", "one run's summary", "syncbed show latest"),
     "tensorboard": ("monitor.tensorboard:command", "show what runs with TENSORBOARD=1 wrote", "syncbed tensorboard"),
+    "report": ("monitor.report.command:command", "write a run's report.html and report.md", "syncbed report latest"),
+    "rm": ("monitor.removal:command", "remove runs", 'syncbed rm RUN="id id"'),
+    "sweep": ("monitor.sweep:command", "every combination of some settings", "syncbed sweep SYNC=ddp,ring NODES=1,2,4"),
+    "compare": ("monitor.compare:command", "runs or a sweep side by side", 'syncbed compare RUNS="id id" GOAL=0.8'),
+    "reproduce": ("monitor.reproduce:command", "a report's runs, tables and verdicts", "syncbed reproduce REPORT=r1"),
     "doctor": ("monitor.doctor:command", "check this machine, say what would fix it", "syncbed doctor"),
     "clean": ("monitor.leftovers:clean", "remove what crashed runs left behind", "syncbed clean"),
 }
-TAKES_A_RUN = {"show"}
+TAKES_A_RUN = {"show", "report"}
 MAKEFILE_WORDS = {"PYTHON", "PYTEST_ARGS"}  # for the Makefile itself
 
 
@@ -125,7 +130,8 @@ def settings_of(command: str) -> dict[str, str]:
         from monitor.cluster_settings import LOG_SETTINGS
 
         return LOG_SETTINGS
-    places = {name: COMMANDS[name][0].split(":")[0] for name in ("data", "images", "runs", "show", "tensorboard")}
+    own = ("data", "images", "runs", "show", "tensorboard", "report", "rm", "sweep", "compare", "reproduce")
+    places = {name: COMMANDS[name][0].split(":")[0] for name in own}
     return import_module(places.get(command, "monitor.cluster_settings")).SETTINGS
 
 

@@ -39,6 +39,7 @@ NOT_IN_SPEC = {
     "DATA_DIR": "a folder that holds the data set in its public layout, in place of a download",
     "DATA_CACHE": "folder of prepared data sets; default: data",
     "RUNS_DIR": "folder of results; default: runs",
+    "PAGES": "0: leave out report.html and report.md; default: 1",
     "RESUME": "go on from a run's last complete checkpoint: its id, latest, or a path; its settings are taken over",
 }
 
@@ -49,16 +50,31 @@ def command(settings: dict[str, str], args) -> int:
     stop = Stop().listen()
     say = summary.console(stderr=args.json)
     runs = Path(settings.get("RUNS_DIR", "runs"))
-    result = run(dict(settings), say, began, stop)
+    pages = settings.get("PAGES", "1")
+    if pages not in ("0", "1"):
+        raise UserError(f"PAGES={pages}: 0 or 1")
+    result = run({name: value for name, value in settings.items() if name != "PAGES"}, say, began, stop)
     stop.done()
     if args.json:
         print(json.dumps(result, indent=1))
     else:
         summary.show(result, say)
     say.print(f"result: {runs / result['id'] / 'result.json'}", highlight=False)
+    if pages == "1":
+        write_pages(runs / result["id"], say)
     if result["status"] == results.FINISHED:
         return 0
     return BAD_INPUT if result["error"]["kind"] == "input" else FAILED
+
+
+def write_pages(folder: Path, say: Console) -> None:
+    """Write the run's report and say where it is, or why there is none: the result stands without it."""
+    from monitor.report.command import write  # it loads what plots need
+
+    try:
+        say.print(f"report: {write(folder)}", highlight=False)
+    except Exception as error:
+        say.print(f"warning: no report was written: {error}", style="yellow", highlight=False)
 
 
 def run(settings: dict[str, str], say: Console, began: float, stop: Stop) -> dict:

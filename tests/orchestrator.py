@@ -47,7 +47,7 @@ class Orchestrator:
         data = folder / "cifar"
         if not data.exists():
             write_cifar(data)
-        words = ({} if bare else {"MODEL": "vgg11", "DATA_DIR": data, "BATCH": 8, "STEPS": 3}) | settings
+        words = ({} if bare else {"MODEL": "vgg11", "DATA_DIR": data, "BATCH": 8, "STEPS": 3, "PAGES": 0}) | settings
         STARTED.append(self)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "monitor.cli", "run", *(f"{name}={value}" for name, value in words.items())],

@@ -243,6 +243,11 @@ class RunSpec:
         return max(DEFAULT_BATCH // parts, 1) * parts if parts > 0 else DEFAULT_BATCH
 
     @classmethod
+    def setting_names(cls) -> dict[str, str]:
+        """The name of each field's setting, as BATCH, by the field's name."""
+        return {f.name: f.metadata["setting"] for f in fields(cls)}
+
+    @classmethod
     def settings_help(cls) -> dict[str, str]:
         """What each setting is for, by name."""
         told = {

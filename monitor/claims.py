@@ -1,0 +1,208 @@
+"""Claims of a report, tested on our own runs: holds, does not hold, or cannot be told here, with the figures.
+
+A claim of a preset names its `test`, one of TESTS, and what that needs. Losses are computed, not measured: they are
+compared to a tolerance. Times are measured: a verdict needs the whole 95 % interval on one side, so one repeat, or runs
+that scatter, conclude nothing.
+"""
+
+import inspect
+from dataclasses import dataclass
+from itertools import pairwise
+
+from monitor import figures
+from monitor.errors import UserError
+from monitor.estimate import Estimate, ratio
+from monitor.figures import Group
+from monitor.results import joined_loss
+
+HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot be told here"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    claim: str
+    verdict: str
+    figures: str
+    reason: str
+
+
+class NotThere(Exception):
+    """A run that the claim needs is missing; str() is the reason."""
+
+
+def check(claim: dict) -> None:
+    """Raise UserError, in one line, for a claim that no test understands."""
+    about = f"claim {claim.get('text', '')!r}"
+    if not claim.get("text"):
+        raise UserError(f"{about}: text= is missing")
+    if claim.get("test") not in TESTS:
+        raise UserError(f"{about}: test={claim.get('test')}: one of: {', '.join(TESTS)}")
+    try:
+        inspect.signature(TESTS[claim["test"]]).bind(None, **_needs(claim))
+    except TypeError as error:
+        raise UserError(f"{about}: test={claim['test']}: {error}") from None
+
+
+def judge(claim: dict, groups: dict[str, Group]) -> Verdict:
+    """The verdict on a claim. `groups`: by label. Raises UserError for a claim of runs that do not exist."""
+    check(claim)
+    try:
+        for name in _named(claim):
+            _find(groups, name)
+        return Verdict(claim["text"], *TESTS[claim["test"]](lambda name: _finished(groups, name), **_needs(claim)))
+    except NotThere as missing:
+        return Verdict(claim["text"], UNKNOWN, "", str(missing))
+    except KeyError as error:
+        raise UserError(f"claim {claim['text']!r}: {error.args[0]}") from None
+
+
+def _needs(claim: dict) -> dict:
+    return {name: value for name, value in claim.items() if name not in ("text", "test")}
+
+
+def _named(claim: dict) -> list[str]:
+    """The runs that a claim is about."""
+    values = [claim[key] for key in ("of", "over", "than", "alone", "without", "with_it") if key in claim]
+    return [name for value in values for name in (value if isinstance(value, list) else [value])]
+
+
+def _find(groups: dict[str, Group], name: str) -> Group:
+    """The group of this label, or by "name | WORD=value" the only one of that name with these words among its own."""
+    part, _, rest = name.partition("|")
+    part, words = part.strip(), set(rest.split())
+    found = [g for label, g in groups.items() if label == part and not words]
+    if not found:
+        found = [
+            g
+            for label, g in groups.items()
+            if label.startswith(part + " ")
+            and words <= (own := set(label.removeprefix(part).split()))
+            and all("=" in w for w in own)
+        ]
+    if len(found) != 1:
+        raise KeyError(f"{len(found) or 'no'} runs are called {name!r}")
+    return found[0]
+
+
+def _finished(groups: dict[str, Group], name: str) -> Group:
+    found = _find(groups, name)
+    if not found.results:
+        raise NotThere(f"no run of {name} finished")
+    return found
+
+
+def same_loss(get, of: list[str], tolerance: float = 0.01):
+    """The same loss of the last step, to a relative tolerance, on data that each rank has its own part of."""
+    groups = [get(name) for name in of]
+    losses = [[r["train_loss"] for r in g.results] for g in groups]
+    if any(loss is None for own in losses for loss in own):
+        raise NotThere("a loss is not finite")
+    told = ", ".join(f"{name} {own[0]:.4f}" for name, own in zip(of, losses, strict=True))
+    if unsharded := next((n for n, g in zip(of, groups, strict=True) for r in g.results if not sharded(r)), None):
+        return UNKNOWN, told, f"the ranks of {unsharded} saw the same samples"
+    every = [loss for own in losses for loss in own]
+    apart = (max(every) - min(every)) / max(abs(loss) for loss in every)
+    seen = {r["distinct_samples"] for g in groups for r in g.results}
+    about = f"{min(seen):,} distinct training samples, each rank its own" if len(seen) == 1 else "sharded data"
+    verdict = HOLDS if apart <= tolerance else FAILS
+    return verdict, told, f"they differ by {100 * apart:.2g} % of the largest, {100 * tolerance:g} % would do; {about}"
+
+
+def sharded(result: dict) -> bool:
+    """Whether the ranks had different samples: as many distinct ones as were seen, until an epoch is full."""
+    train, batch = result["data"]["train_samples"], result["spec"]["batch"]
+    return result["distinct_samples"] >= min(result["samples_seen"], train - train % batch)
+
+
+def faster(get, of: list[str]):
+    """Shorter steps, in this order: the first is the fastest."""
+    told, verdicts = [], []
+    for fast, slow in pairwise(of):
+        found = _ratio(get(slow), get(fast), figures.step_seconds)
+        told.append(f"{slow} takes {found.text(3)} times {fast}")
+        verdicts.append(HOLDS if found.above(1) else FAILS if found.below(1) else UNKNOWN)
+    if FAILS in verdicts:
+        return FAILS, "; ".join(told), f"{told[verdicts.index(FAILS)]}: the whole interval is below 1"
+    if UNKNOWN in verdicts:
+        return UNKNOWN, "; ".join(told), _why_open(told[verdicts.index(UNKNOWN)], 1)
+    return HOLDS, "; ".join(told), "every interval is above 1"
+
+
+def speed_up(get, of: str, over: str, below: float, published: float | None = None):
+    """Faster than one node, but by less than `below`, which perfect scaling would give."""
+    found = figures.speed_up(get(of), get(over))
+    if found is None:
+        raise NotThere("the runs have too few steps")
+    beside = f" (published: {published:g})" if published else ""
+    told = f"speed-up {found.text(2)}{beside}"
+    if found.above(1) and found.below(below):
+        return HOLDS, told, f"the whole interval is above 1 and below {below:g}"
+    if found.below(1):
+        return FAILS, told, "here it is slower than one node"
+    if found.above(below):
+        return FAILS, told, f"the whole interval is above {below:g}"
+    return UNKNOWN, told, _why_open(told, 1 if found.low is None or found.low <= 1 else below)
+
+
+def apart_without(get, alone: str, without: str, with_it: str, tolerance: float = 1e-3):
+    """The loss of step 1, before any update, is that of one node `with_it` and is another `without`."""
+    one, bare, synced = (_first_loss(get(name)) for name in (alone, without, with_it))
+    told = f"first loss: {alone} {one:.5f}, {without} {bare:.5f}, {with_it} {synced:.5f}"
+    if abs(synced - one) > tolerance * abs(one):
+        return UNKNOWN, told, f"{with_it} should give the loss of {alone} and does not"
+    if abs(bare - one) > tolerance * abs(one):
+        return HOLDS, told, f"{without} is off by more than {100 * tolerance:g} %, {with_it} is not"
+    return FAILS, told, "both give the loss of one node"
+
+
+def fewer_bytes(get, of: str, than: str, factor: float = 1.0):
+    """Less payload per step, by more than `factor`. Bytes are counted, so one run tells."""
+    few, many = (get(name).estimate(figures.step_megabytes).value for name in (of, than))
+    times = f": {many / few:.2f} times fewer" if few else ""
+    told = f"{few:.3f} against {many:.3f} MB per step of all ranks{times}"
+    return (HOLDS if few * factor < many else FAILS), told, "bytes are counted, not estimated"
+
+
+def costs_little(get, of: str, over: str, most: float = 1.05, what: str = "training"):
+    """Seconds of training, or of a step, at most `most` times the other's."""
+    found = _ratio(get(of), get(over), COSTS[what])
+    told = f"{found.text(3)} times the seconds of {'a step' if what == 'step' else what}"
+    if found.below(most):
+        return HOLDS, told, f"the whole interval is below {most:g}"
+    if found.above(most):
+        return FAILS, told, f"the whole interval is above {most:g}"
+    return UNKNOWN, told, _why_open(told, most)
+
+
+def cannot_be_told(get, reason: str):
+    """What this testbed cannot bring about yet; the reason says what is missing."""
+    return UNKNOWN, "", reason
+
+
+def _ratio(above: Group, below: Group, figure) -> Estimate:
+    sides = above.each(figure), below.each(figure)
+    if not all(sides):
+        raise NotThere("the runs have too few steps")
+    return ratio(*sides)
+
+
+def _first_loss(group: Group) -> float:
+    """The loss of step 1 over the joined batch."""
+    first = [step for step in figures.steps_of(group.folders[0]) if step.step == 1]
+    loss = joined_loss(first) if first else None
+    if loss is None:
+        raise NotThere("the first step's loss is not known")
+    return loss
+
+
+def _why_open(told: str, bound: float) -> str:
+    if "one repeat" in told:
+        return "one repeat gives no interval; REPEATS=3 would"
+    return f"the interval holds {bound:g}: the runs scatter too much; more REPEATS, or a quieter machine, would tell"
+
+
+COSTS = {"training": figures.training_seconds, "step": figures.step_seconds}
+TESTS = {
+    test.__name__: test
+    for test in (same_loss, faster, speed_up, apart_without, fewer_bytes, costs_little, cannot_be_told)
+}

@@ -1,0 +1,235 @@
+"""`syncbed compare`: runs, or the cells of a sweep, side by side.
+
+make compare RUNS="20260301-101500-ddp-vgg11-4n 20260301-102000-ring-vgg11-4n"
+make compare SWEEP=monday GOAL=0.8
+"""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from monitor import figures, results, summary, sweep
+from monitor.errors import UserError, refuse_unknown
+from monitor.estimate import Estimate, mean
+from monitor.figures import Group
+from trainer.events import PHASES
+
+SETTINGS = {
+    "RUNS": "ids of runs, parted by spaces or commas",
+    "SWEEP": "name of a sweep, instead of RUNS",
+    "GOAL": "an accuracy on the test set, from 0 to 1: what it took to reach it",
+    "RUNS_DIR": "folder of results; default: runs",
+    "SWEEPS_DIR": "folder of sweeps; default: sweeps",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A figure of every group: its heading with the unit, how many decimals, and how it is had.
+
+    `interval`: whether tables show how far off it may be.
+    """
+
+    name: str
+    heading: str
+    places: int
+    figure: Callable[[Group, Group | None], Estimate | float | str | None]  # of a group and its baseline
+    interval: bool = False
+
+
+def columns(goal: float | None = None) -> list[Column]:
+    """The columns of a comparison, those of the goal where there is one."""
+
+    def mean_of(figure):
+        return lambda group, base: group.estimate(figure)
+
+    made = [
+        Column("runs", "runs", 0, lambda group, base: runs_text(group)),
+        Column("step_seconds", "s/step", 3, mean_of(figures.step_seconds), interval=True),
+        Column("step_megabytes", "MB/step", 2, mean_of(figures.step_megabytes)),
+        Column("speed_up", "speed-up", 2, lambda group, base: base and figures.speed_up(group, base), interval=True),
+        Column("efficiency", "efficiency", 2, efficiency),
+        Column(
+            "speed_up_without_sync",
+            "without sync",
+            2,
+            lambda group, base: base and figures.speed_up(group, base, without_sync=True),
+        ),
+        Column("test_accuracy", "accuracy", 3, mean_of(lambda result: result["test_accuracy"])),
+        Column("node_seconds", "node-s", 1, mean_of(figures.node_seconds)),
+    ]
+    if goal is not None:
+        made += [
+            Column("goal_seconds", f"s to {goal:g}", 1, lambda group, base: to_goal(group, goal, "seconds")),
+            Column("goal_bytes", f"MB to {goal:g}", 1, lambda group, base: to_goal(group, goal, "sent_bytes")),
+        ]
+    return made
+
+
+def phase_columns() -> list[Column]:
+    """Mean seconds of each phase of a step."""
+
+    def phase(name):
+        return lambda group, base: group.estimate(lambda result: figures.phase_seconds(result)[name])
+
+    return [Column(f"{name}_seconds", name, 3, phase(name)) for name in PHASES]
+
+
+def runs_text(group: Group) -> str:
+    """How many runs the figures are of, and how many failed."""
+    return str(len(group.results)) + (f", {group.failed} failed" if group.failed else "")
+
+
+def efficiency(group: Group, base: Group | None) -> Estimate | None:
+    """Speed-up per worker."""
+    found = base and figures.speed_up(group, base)
+    if not found:
+        return None
+    workers = len(figures.workers(group.results[0]))
+    bounds = [None if bound is None else bound / workers for bound in (found.low, found.high)]
+    return Estimate(found.value / workers, *bounds, found.repeats)
+
+
+def to_goal(group: Group, goal: float, what: str) -> Estimate | str | None:
+    """Mean seconds of training, or MB sent by all ranks, until the goal was seen reached."""
+    found = [figures.reached(*run, goal) for run in zip(group.results, group.folders, strict=True)]
+    if None in found:
+        return "not reached"
+    values = [getattr(reached, what) / (1e6 if what == "sent_bytes" else 1) for reached in found]
+    return mean(values) if values else None
+
+
+def rows(groups: list[Group], goal: float | None = None) -> list[dict]:
+    """A row per group: its label, and every column's figure by name."""
+    found = []
+    for group in groups:
+        base = figures.baseline(group, groups) if group.results else None
+        wanted = [*columns(goal), *phase_columns()]
+        cells = {c.name: c.figure(group, base) if group.results or c.name == "runs" else None for c in wanted}
+        found.append({"label": group.label, "baseline": base.label if base else None, **cells})
+    return found
+
+
+def cell_text(value: Estimate | float | str | None, column: Column) -> str:
+    """A figure as a table shows it: the value, and its interval where the column has one."""
+    if isinstance(value, Estimate):
+        known = column.interval and value.known
+        span = f" [{value.low:,.{column.places}f}, {value.high:,.{column.places}f}]" if known else ""
+        return summary.number(value.value, column.places) + span
+    return value if isinstance(value, str) else summary.number(value, column.places)
+
+
+def footnotes(found: list[dict]) -> list[str]:
+    """What a reader must know of the figures."""
+    notes = ["[ ] is the 95 % interval over the repeats; one run has none. Each run's first step is left out."]
+    bases = sorted({row["baseline"] for row in found if row["baseline"]})
+    if bases:
+        what = "efficiency: per worker; without sync: had the steps exposed none"
+        notes.append(f"speed-up: samples per second over those of {' / '.join(bases)}; {what}.")
+    else:
+        notes.append("no speed-up: there is no run on one node with the same model, data, precision and runtime.")
+    notes.append("MB/step: payload sent by all ranks; node-s: nodes times seconds of training.")
+    return notes
+
+
+def show(groups: list[Group], say: Console, goal: float | None = None) -> None:
+    """Print the comparison as a table."""
+    found = rows(groups, goal)
+    for part in (columns(goal), phase_columns()):
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        table.add_column("seconds of a step" if part[0].name == "data_seconds" else "", overflow="fold")
+        for column in part:
+            table.add_column(column.heading, justify="right")
+        for row in found:
+            table.add_row(Text(row["label"]), *(cell_text(row[c.name], c) for c in part))
+        say.print(table)
+    for note in footnotes(found):
+        say.print(note, style="dim", highlight=False)
+
+
+def records(groups: list[Group], goal: float | None = None) -> list[dict]:
+    """The rows for programs: an estimate is its value, low, high and repeats."""
+    return [
+        {name: asdict(value) if isinstance(value, Estimate) else value for name, value in row.items()}
+        for row in rows(groups, goal)
+    ]
+
+
+def command(settings: dict[str, str], args) -> int:
+    """CLI `compare`. Raises UserError in one line."""
+    refuse_unknown(settings, SETTINGS)
+    goal = goal_of(settings)
+    if ("RUNS" in settings) == ("SWEEP" in settings):
+        raise UserError('RUNS= or SWEEP=: give one of them, as in RUNS="id id"')
+    if "SWEEP" in settings:
+        groups = cell_groups(sweep.load(sweep.named({"NAME": settings["SWEEP"]} | settings, {})))
+    else:
+        groups = named_runs(settings["RUNS"], Path(settings.get("RUNS_DIR", "runs")))
+    if args.json:
+        print(json.dumps(records(groups, goal), indent=1))
+    else:
+        show(groups, summary.console(), goal)
+    return 0
+
+
+def goal_of(settings: dict[str, str]) -> float | None:
+    """GOAL= as a number. Raises UserError."""
+    text = settings.get("GOAL")
+    if text is None:
+        return None
+    if not re.fullmatch(r"0?\.[0-9]+|[01](\.0*)?", text):
+        raise UserError(f"GOAL={text}: an accuracy from 0 to 1, as in GOAL=0.8")
+    return float(text)
+
+
+def named_runs(text: str, folder: Path) -> list[Group]:
+    """The groups of the runs that RUNS= names. Raises UserError for one that cannot be read or failed."""
+    ids = re.split(r"[\s,]+", text.strip())
+    if ids == [""]:
+        raise UserError('RUNS=: an empty list; as in RUNS="id id"; `make runs` lists them')
+    runs = []
+    for run in ids:
+        result = results.load(run, folder)
+        if result["status"] != results.FINISHED:
+            raise UserError(f"RUNS={run}: it is {result['status']}, only finished runs can be compared")
+        runs.append((result, folder / run))
+    return figures.grouped(runs)
+
+
+def cell_groups(job: sweep.Sweep) -> list[Group]:
+    """The finished runs of each cell, labelled by what tells the cell from the others."""
+    groups = []
+    for i, cell in enumerate(job.cells):
+        found = tuple(job.results(i))
+        folders = tuple(job.folder / result["id"] for result in found)
+        failed = sum(t.cell == i for t in job.failures())
+        groups.append(Group(cell.text(job.cells), found, folders, failed))
+    return groups
+
+
+def report_sweep(job: sweep.Sweep, say: Console, as_json: bool = False) -> None:
+    """What a sweep ends with: the comparison of its cells, on screen and as a page."""
+    from monitor.report.sweep_page import sweep_page
+
+    groups = cell_groups(job)
+    publish(job, sweep_page(job, groups), say)
+    if as_json:
+        print(json.dumps(records(groups), indent=1))
+    else:
+        show(groups, say)
+
+
+def publish(job: sweep.Sweep, page, say: Console) -> None:
+    """Write the sweep's page and say where it is, or why there is none."""
+    from monitor.report.page import write_page
+
+    try:
+        say.print(f"report: {write_page(job.folder, 'report', page)}", highlight=False)
+    except OSError as error:
+        say.print(f"warning: no report was written: {error.strerror or error}", style="yellow", highlight=False)

@@ -1,0 +1,71 @@
+"""What repeated measurements say: a mean, a ratio, and how far off it may be.
+
+Intervals are Student's t at 95 % over independent repeats of a run. Steps of one run are not independent (a busy
+neighbour slows a hundred of them), so one repeat gives a figure and no interval, and nothing is concluded from it.
+Ratios are of geometric means: the interval is taken on logarithms, with Welch's degrees of freedom, so that a over b
+and b over a agree. Sources: Welch, Biometrika 34 (1947); Fleming and Wallace, CACM 29 (1986).
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy.special import stdtrit
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its interval; `low` and `high` are None where one measurement gives none."""
+
+    value: float
+    low: float | None
+    high: float | None
+    repeats: int  # of the smaller side, for a ratio
+
+    @property
+    def known(self) -> bool:
+        """Whether there is an interval."""
+        return self.low is not None
+
+    def above(self, bound: float) -> bool:
+        """Whether the whole interval is above."""
+        return self.known and self.low > bound
+
+    def below(self, bound: float) -> bool:
+        """Whether the whole interval is below."""
+        return self.known and self.high < bound
+
+    def text(self, places: int = 3) -> str:
+        """As people read it: 1.234 [1.200, 1.270], or 1.234 (one repeat)."""
+        value = f"{self.value:,.{places}f}"
+        return f"{value} [{self.low:,.{places}f}, {self.high:,.{places}f}]" if self.known else f"{value} (one repeat)"
+
+
+def mean(values: Sequence[float]) -> Estimate:
+    """Arithmetic mean. Values that do not differ give an interval of no width. Raises ValueError for no values."""
+    value, repeats = statistics.fmean(values), len(values)
+    if repeats == 1:
+        return Estimate(value, None, None, 1)
+    half = _quantile(repeats - 1) * statistics.stdev(values) / math.sqrt(repeats)
+    return Estimate(value, value - half, value + half, repeats)
+
+
+def ratio(above: Sequence[float], below: Sequence[float]) -> Estimate:
+    """Geometric mean of `above` over that of `below`; all values positive. Raises ValueError for no values."""
+    tops, bottoms = [math.log(v) for v in above], [math.log(v) for v in below]
+    centre, repeats = statistics.fmean(tops) - statistics.fmean(bottoms), min(len(tops), len(bottoms))
+    if repeats == 1:
+        return Estimate(math.exp(centre), None, None, 1)
+    spreads = [statistics.variance(side) / len(side) for side in (tops, bottoms)]
+    error = math.sqrt(sum(spreads))
+    if error:
+        weights = sum(s**2 / (len(side) - 1) for s, side in zip(spreads, (tops, bottoms), strict=True))
+        error *= _quantile(sum(spreads) ** 2 / weights)
+    return Estimate(math.exp(centre), math.exp(centre - error), math.exp(centre + error), repeats)
+
+
+def _quantile(freedom: float) -> float:
+    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))

@@ -1,0 +1,200 @@
+"""Figures of runs side by side: step times with their phases, bytes, speed-up, time and bytes to an accuracy.
+
+A Group is the runs of one spec on one runtime: repeats. Step figures leave each run's first step out, as results do.
+Speed-up is of samples per second, so that it holds for any batch and for workers at their own pace; its baseline is one
+node with the same model, data, precision and runtime. "Without synchronisation" takes the exposed part of it off both.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from monitor import results
+from monitor.estimate import Estimate, mean, ratio
+from monitor.summary import mean as mean_of_known
+from trainer import events
+from trainer.events import PHASES
+from trainer.layout import WORKER
+
+
+@dataclass(frozen=True)
+class Group:
+    """Finished runs that differ in nothing. `folders`: where each lies. `failed`: how many more there should be."""
+
+    label: str
+    results: tuple[dict, ...]
+    folders: tuple[Path, ...]
+    failed: int = 0
+
+    @property
+    def spec(self) -> dict:
+        return self.results[0]["spec"]
+
+    @property
+    def nodes(self) -> int:
+        return self.spec["nodes"]
+
+    def each(self, figure: Callable[[dict], float | None]) -> list[float]:
+        """A figure of every repeat that has it."""
+        return [value for result in self.results if (value := figure(result)) is not None]
+
+    def estimate(self, figure: Callable[[dict], float | None]) -> Estimate | None:
+        """The mean of a figure over the repeats; None where no run has it."""
+        found = self.each(figure)
+        return mean(found) if found else None
+
+
+def workers(result: dict) -> list[dict]:
+    """The ranks that trained."""
+    return [rank for rank in result["ranks"] if rank.get("role", WORKER) == WORKER and rank["steps"]]
+
+
+def step_seconds(result: dict) -> float | None:
+    """Mean over the workers of their mean step, s. None for a run of one step, which is left out."""
+    return mean_of_known(rank["step_seconds"]["mean"] for rank in workers(result))
+
+
+def phase_seconds(result: dict) -> dict[str, float | None]:
+    """Mean over the workers of each phase of a step, s."""
+    return {p: mean_of_known(rank["phase_seconds"][p] for rank in workers(result)) for p in PHASES}
+
+
+def step_megabytes(result: dict) -> float | None:
+    """Payload that all ranks together sent, per step, MB. What is sent once at the end is spread over the steps."""
+    steps = max((rank["steps"] for rank in workers(result)), default=0)
+    return sum(rank["sent_bytes"] for rank in result["ranks"]) / steps / 1e6 if steps else None
+
+
+def samples_per_second(result: dict, without_sync: bool = False) -> float | None:
+    """Training samples per second of all workers, first step left out; without_sync: as if nothing had been exposed."""
+    spec, rate = result["spec"], 0.0
+    ranks = workers(result)
+    shares = spec["shares"] or [1] * len(ranks)
+    for rank, share in zip(ranks, shares, strict=False):
+        step = rank["step_seconds"]["mean"]
+        if step is None:
+            return None
+        step -= rank["phase_seconds"]["sync"] if without_sync else 0
+        rate += spec["batch"] * share / sum(shares) / step
+    return rate or None
+
+
+def training_seconds(result: dict) -> float | None:
+    """From the first step to the end of the last, checkpoints and evaluations between them included."""
+    return result["seconds"]["training"]
+
+
+def node_seconds(result: dict) -> float | None:
+    """Nodes times seconds of training: what the steps cost."""
+    training = training_seconds(result)
+    return None if training is None else result["spec"]["nodes"] * training
+
+
+def baseline(group: Group, groups: Iterable[Group]) -> Group | None:
+    """The one-node runs to hold a group against: of the nearest batch, `single` where there is one."""
+    alike = ("model", "data", "precision")
+    one_node = [
+        g
+        for g in groups
+        if g.results
+        and g.nodes == 1
+        and g.spec["nproc"] == 1
+        and all(g.spec[name] == group.spec[name] for name in alike)
+        and g.results[0]["runtime"] == group.results[0]["runtime"]
+        and g.results[0]["data"].get("key") == group.results[0]["data"].get("key")
+    ]
+    order = {"single": 0, group.spec["sync"]: 1}
+    return min(
+        one_node,
+        key=lambda g: (abs(g.spec["batch"] - group.spec["batch"]), order.get(g.spec["sync"], 2)),
+        default=None,
+    )
+
+
+def speed_up(group: Group, base: Group, without_sync: bool = False) -> Estimate | None:
+    """Samples per second of the group over those of the baseline. None where runs are too short to tell.
+
+    Of a baseline over itself it is 1, and no interval says otherwise.
+    """
+    if group is base:
+        return Estimate(1.0, None, None, len(group.results))
+    above, below = (g.each(lambda r: samples_per_second(r, without_sync)) for g in (group, base))
+    return ratio(above, below) if above and below else None
+
+
+@dataclass(frozen=True)
+class Reached:
+    """An accuracy on the test set, and what it took: training alone, evaluations and start-up not counted."""
+
+    step: int
+    accuracy: float
+    seconds: float
+    sent_bytes: int
+
+
+def reached(result: dict, folder: Path, goal: float) -> Reached | None:
+    """The first score of at least `goal`, of those on the way (EVALUATE=, EVALUATOR=1) and the last; None for none."""
+    scores = [(score["step"], score["accuracy"]) for score in result["evaluations"]]
+    if result["test_accuracy"] is not None:
+        scores.append((result["steps"], result["test_accuracy"]))
+    first = next(((step, accuracy) for step, accuracy in sorted(scores) if accuracy >= goal), None)
+    if first is None:
+        return None
+    taken = [step for step in steps_of(folder) if step.step <= first[0]]
+    ranks = len({step.rank for step in taken}) or 1
+    seconds = sum(step.step_seconds for step in taken) / ranks
+    return Reached(*first, seconds, sum(step.sent_bytes for step in taken))
+
+
+def steps_of(folder: Path) -> list[events.Step]:
+    """Every step that a run recorded. Raises OSError."""
+    with (folder / "events.jsonl").open() as lines:
+        return [event for line in lines if isinstance(event := events.parse(line), events.Step)]
+
+
+def grouped(runs: list[tuple[dict, Path]]) -> list[Group]:
+    """Runs by spec and runtime, in the order in which they were given; labelled by what differs among them."""
+    same: dict[str, list[tuple[dict, Path]]] = {}
+    for result, folder in runs:
+        key = json.dumps([result["spec"], result["runtime"], result["data"].get("key")], sort_keys=True)
+        same.setdefault(key, []).append((result, folder))
+    firsts = [own[0][0] for own in same.values()]
+    groups = []
+    for own in same.values():
+        finished = [run for run in own if run[0]["status"] == results.FINISHED]
+        label = differences(own[0][0], firsts)
+        groups.append(
+            Group(label, *map(tuple, zip(*finished, strict=True)), failed=len(own) - len(finished))
+            if finished
+            else Group(label, (), (), len(own))
+        )
+    return groups
+
+
+def differences(result: dict, among: list[dict]) -> str:
+    """The settings in which a run differs from others among these, in the words of `make run`."""
+    from trainer.spec import RunSpec
+
+    words = {f: s for f, s in RunSpec.setting_names().items()}
+    own = flat(result)
+    names = [n for n in own if len({str(flat(other).get(n)) for other in among}) > 1]
+    if not names:
+        names = ["sync", "model", "nodes", "batch"]
+    return " ".join(f"{words.get(n, n.upper())}={text(own[n])}" for n in names)
+
+
+def flat(result: dict) -> dict:
+    """What tells one run from another: the spec, the runtime, and the data that was really used."""
+    return result["spec"] | {"runtime": result["runtime"], "data": result["data"].get("key", result["spec"]["data"])}
+
+
+def text(value) -> str:
+    """A value as it would be given."""
+    return (
+        ",".join(map(str, value))
+        if isinstance(value, (list, tuple))
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )

@@ -1,0 +1,103 @@
+"""A page: sections of text, tables and plots, written as one HTML file that needs nothing else, and as Markdown."""
+
+import shutil
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+
+from monitor.report.plots import Plot, svg
+from monitor.report.tables import Table, escape
+
+
+@dataclass(frozen=True)
+class Printed:
+    """Lines as a program printed them."""
+
+    lines: list[str]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page. Its items are shown in order; text is a paragraph."""
+
+    heading: str
+    items: list["str | Printed | Table | Plot"]
+
+
+@dataclass(frozen=True)
+class Page:
+    title: str
+    lead: list[str]  # sentences below the title
+    sections: list[Section] = field(default_factory=list)
+
+    def named(self, kind) -> dict:
+        """The page's tables or plots by name. Raises ValueError for two of one name: they would share a file."""
+        found = [item for section in self.sections for item in section.items if isinstance(item, kind)]
+        names = [item.name for item in found]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two of one name among {names}")
+        return dict(zip(names, found, strict=True))
+
+
+def write_page(folder: Path, name: str, page: Page) -> Path:
+    """Write name.html, name.md, and in the folder name/ each table as CSV and plot as SVG. Returns the HTML's path.
+
+    Files appear whole or not at all, the HTML last. Raises OSError.
+    """
+    drawn = {plot: svg(item) for plot, item in page.named(Plot).items()}
+    parts = folder / f".{name}.part"
+    shutil.rmtree(parts, ignore_errors=True)
+    parts.mkdir(parents=True)
+    try:
+        for table in page.named(Table).values():
+            (parts / f"{table.name}.csv").write_text(table.csv(), encoding="utf-8")
+        for plot, text in drawn.items():
+            (parts / f"{plot}.svg").write_text(text + "\n", encoding="utf-8")
+        shutil.rmtree(folder / name, ignore_errors=True)
+        parts.rename(folder / name)
+    finally:
+        shutil.rmtree(parts, ignore_errors=True)
+    _write(folder / f"{name}.md", markdown(page, name))
+    _write(folder / f"{name}.html", html(page, drawn))
+    return folder / f"{name}.html"
+
+
+def html(page: Page, drawn: dict[str, str] | None = None) -> str:
+    """The page as one HTML document: no script, nothing fetched."""
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+    drawn = drawn if drawn is not None else {name: svg(plot) for name, plot in page.named(Plot).items()}
+    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
+        files("monitor.report").joinpath("page.html").read_text(encoding="utf-8")
+    )
+    kinds = {str: "text", Printed: "printed", Table: "table"}
+    return template.render(
+        page=page,
+        kind=lambda item: kinds.get(type(item), "plot"),
+        drawing=lambda plot: Markup(drawn[plot.name]),
+    )
+
+
+def markdown(page: Page, name: str) -> str:
+    """The page as Markdown; plots are the SVG files beside it."""
+    parts = [f"# {escape(page.title)}", *map(escape, page.lead)]
+    for section in page.sections:
+        parts.append(f"## {escape(section.heading)}")
+        for item in section.items:
+            match item:
+                case str():
+                    parts.append(escape(item))
+                case Printed():
+                    parts.append("\n".join("    " + line for line in item.lines))
+                case Table():
+                    parts += [f"**{escape(item.title)}**", item.markdown()]
+                case _:
+                    parts.append(f"![{escape(item.title)}]({name}/{item.name}.svg)")
+    return "\n\n".join(parts) + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)

@@ -1,0 +1,308 @@
+"""The page of one run, from what its folder holds."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from monitor import figures
+from monitor.report.load import Run
+from monitor.report.page import Page, Printed, Section
+from monitor.report.plots import Bars, Lines, Matrix, Series, Span
+from monitor.report.tables import Table
+from monitor.results import joined_loss
+from monitor.sampling import Row
+from monitor.summary import number, share
+from trainer.events import PHASES
+from trainer.registry import MODELS
+from trainer.spec import RunSpec
+
+LONG_GAP_SECONDS = 3.0  # between two scrapes of a node: the line is broken there
+MOST_POINTS = 1000  # of a curve; a longer one is thinned, its ends kept
+RANK_NOTE = "The first step is left out of the step means. sync is the part that backward did not hide."
+
+
+def run_page(run: Run) -> Page:
+    """Everything a run left, as a page. What it does not have, it does not show."""
+    result, spec = run.result, run.result["spec"]
+    nodes = f"{spec['nodes']} node{'s'[: spec['nodes'] > 1]}"
+    images = result["data"].get("label") or spec["data"]
+    lead = [
+        f"{spec['sync']} {spec['model']} on {images}, {nodes} ({result['runtime']}), batch {spec['batch']}, "
+        f"{spec['precision']}: {result['status']}",
+        *(f"Warning: {warning}" for warning in result.get("warnings") or ()),
+    ]
+    sections = [
+        Section("What failed", failure(result)),
+        Section("Result", [outcome(result)]),
+        Section("Training", [*learning(run), *evaluations(run)]),
+        Section("Where the time of a step goes", ranks(result)),
+        Section("Classes", classes(result)),
+        Section("Nodes over time", nodes_over_time(run)),
+        Section("Staleness", staleness(result)),
+        Section("What was run, and on what", [settings(result), machine(result)]),
+    ]
+    return Page(f"Run {result['id']}", lead, [section for section in sections if section.items])
+
+
+def failure(result: dict) -> list:
+    """What failed, and the failed rank's last lines."""
+    error = result.get("error")
+    if not error:
+        return []
+    lines = error.get("last_lines") or []
+    return [error["message"], *([Printed(lines)] if lines else [])]
+
+
+def outcome(result: dict) -> Table:
+    """Losses, accuracy, samples and seconds."""
+    seconds = result.get("seconds") or {}
+    known = {
+        "training loss of the last step": number(result.get("train_loss"), 4),
+        "test loss": number(result.get("test_loss"), 4),
+        "test accuracy": share(result.get("test_accuracy")),
+        "test images counted": _count(result.get("test_samples_counted")),
+        "steps": _count(result.get("steps")),
+        "distinct training images seen": _of(result.get("distinct_samples"), result["data"].get("train_samples")),
+        "synchronisations": _count(result.get("synchronisations")),
+        **{
+            f"seconds of {name}": number(seconds.get(name), 2)
+            for name in ("startup", "training", "evaluation", "total")
+        },
+    }
+    rows = [[name, value] for name, value in known.items() if value != "-"]
+    for lost in result.get("lost_workers") or ():
+        rows.append(["went on without", f"rank {lost['rank']}, which {lost['reason']} at step {lost['step']}"])
+    return Table("outcome", "What it came to", ["", "value"], rows)
+
+
+def ranks(result: dict) -> list:
+    """The table per rank with its mean, as report R1 prints it, and the phases as stacked bars."""
+    if not figures.workers(result):
+        return []
+    return [rank_table(result), phases(result)]
+
+
+def rank_table(result: dict, name: str = "ranks", title: str = "Ranks") -> Table:
+    """A row per rank and the mean of the workers."""
+    columns: dict[str, tuple[Callable[[dict], float | None], int]] = {
+        "s/step": (lambda r: r["step_seconds"]["mean"], 3),
+        "median s": (lambda r: r["step_seconds"]["median"], 3),
+        "p95 s": (lambda r: r["step_seconds"]["p95"], 3),
+        **{f"{p} s": (lambda r, p=p: r["phase_seconds"][p], 3) for p in PHASES},
+        "sent MB/step": (lambda r: _each(r["sent_bytes"], r["steps"], 1e6), 2),
+        "peak MB": (lambda r: _each(r["peak_memory_bytes"], 1, 1e6), 0),
+        "peak CPU %": (lambda r: r["peak_cpu_percent"], 0),
+        "throttled s": (lambda r: r["throttled_seconds"], 2),
+    }
+    rows = [
+        [r["rank"], r["node"], r.get("role", "worker"), r["steps"], *(take(r) for take, _ in columns.values())]
+        for r in result["ranks"]
+    ]
+    workers = figures.workers(result)
+    means = (figures.mean_of_known(take(r) for r in workers) for take, _ in columns.values())
+    rows.append([None, "mean of the workers", "", None, *means])
+    places = [None, None, None, None, *(p for _, p in columns.values())]
+    return Table(name, title, ["rank", "node", "role", "steps", *columns], rows, places, [RANK_NOTE])
+
+
+def phases(result: dict) -> Bars:
+    """Mean seconds of a step by phase, a bar per worker."""
+    workers = figures.workers(result)
+    parts = {p: [rank["phase_seconds"][p] for rank in workers] for p in PHASES}
+    parts["exposed sync"] = parts.pop("sync")
+    labels = [f"rank {rank['rank']}" for rank in workers]
+    return Bars("phases", "Phases of a step, mean of each rank", "seconds", labels, parts)
+
+
+def learning(run: Run) -> list[Lines]:
+    """Loss and accuracy of the joined batch against steps and against seconds of training."""
+    joined = joined_steps(run)
+    if not joined:
+        return []
+    steps = [step for step, *_ in joined]
+    seconds = [seconds for _, seconds, *_ in joined]
+    plots = []
+    for name, title, at, y_top in (("loss", "Training loss", 2, None), ("accuracy", "Training accuracy", 3, 1.0)):
+        values = [point[at] for point in joined]
+        for by, x_label, x in (("steps", "step", steps), ("seconds", "seconds since the first step began", seconds)):
+            line = Series(f"{name} of the joined batch", *thinned(x, values))
+            told = "Training and test" if name == "accuracy" else "Training and test loss"
+            series = [line, *_scores(run, by, name)]
+            plots.append(
+                Lines(
+                    f"{name}-by-{by}",
+                    f"{title if len(series) == 1 else told if name == 'loss' else told + ' accuracy'} against {by}",
+                    x_label, name, series, y_top=y_top, whole_x=by == "steps",
+                )
+            )  # fmt: skip
+    return plots
+
+
+def _scores(run: Run, by: str, name: str) -> list[Series]:
+    """The test set's loss or accuracy, where it was scored on the way."""
+    scores = run.result.get("evaluations") or []
+    if not scores:
+        return []
+    startup = (run.result.get("seconds") or {}).get("startup") or 0.0
+    x = [score["step"] if by == "steps" else score["seconds"] - startup for score in scores]
+    return [Series(f"{name} on the test set", x, [score[name] for score in scores])]
+
+
+def joined_steps(run: Run) -> list[tuple[int, float, float | None, float]]:
+    """(step, seconds since the first step began, loss, accuracy) of the joined batch, of steps that all did."""
+    by_step: dict[int, list] = {}
+    for own in run.steps.values():
+        for step in own:
+            by_step.setdefault(step.step, []).append(step)
+    workers = len(run.steps)
+    joined = []
+    for number_, steps in sorted(by_step.items()):
+        if len(steps) == workers:
+            samples = sum(step.samples for step in steps)
+            accuracy = sum(step.accuracy * step.samples for step in steps) / samples
+            joined.append((number_, max(step.time for step in steps) - run.began, joined_loss(steps), accuracy))
+    return joined
+
+
+def evaluations(run: Run) -> list[Table]:
+    """Scores on the test set while training went on."""
+    scores = run.result.get("evaluations") or []
+    rows = [[score["step"], score["seconds"], score["loss"], score["accuracy"]] for score in scores]
+    headings = ["step", "s since the command", "test loss", "test accuracy"]
+    return [Table("evaluations", "Scores on the test set", headings, rows, [None, 1, 4, 4])] if rows else []
+
+
+def classes(result: dict, suffix: str = "", of: str = "") -> list:
+    """The classification report and the confusion matrix."""
+    if not result.get("per_class"):
+        return []
+    rows = [[c["class"], c["precision"], c["recall"], c["f1"], c["support"]] for c in result["per_class"]]
+    headings = ["class", "precision", "recall", "F1", "support"]
+    report = Table("classes" + suffix, "Classification report" + of, headings, rows, [None, 3, 3, 3, None])
+    labels, counts = result["classes"], result["confusion_matrix"]
+    matrix = Matrix("confusion" + suffix, "Confusion matrix" + of, "predicted class", "true class", labels, counts)
+    table = Table(
+        "confusion-matrix" + suffix,
+        "Confusion matrix" + of + ", counts",
+        ["true \\ predicted", *labels],
+        [[label, *row] for label, row in zip(labels, counts, strict=True)],
+    )
+    return [report, matrix, table]
+
+
+def nodes_over_time(run: Run) -> list[Lines]:
+    """CPU, memory, network and packets of each node, with the run's phases marked."""
+    if not run.rows:
+        return []
+    zero = run.began or run.rows[0].time
+    spans = time_spans(run, zero)
+    seconds = "seconds since the first step began" if run.began else "seconds"
+    wanted = (
+        ("cpu", "CPU", "% of one core", lambda rows: _rates(rows, "cpu_seconds_total", 100)),
+        ("memory", "Memory, working set", "MB", lambda rows: _values(rows, "memory_working_set_bytes", 1e-6)),
+        ("received", "Network received", "MB/s", lambda rows: _rates(rows, "network_receive_bytes_total", 1e-6)),
+        ("sent", "Network sent", "MB/s", lambda rows: _rates(rows, "network_transmit_bytes_total", 1e-6)),
+        ("packets-received", "Packets received", "1/s", lambda rows: _rates(rows, "network_receive_packets_total", 1)),
+        ("packets-sent", "Packets sent", "1/s", lambda rows: _rates(rows, "network_transmit_packets_total", 1)),
+    )
+    nodes = list(dict.fromkeys(sorted(row.node for row in run.rows)))
+    plots = []
+    for name, title, unit, take in wanted:
+        series = []
+        for node in nodes:
+            times, values = take([row for row in run.rows if row.node == node])
+            if any(value is not None for value in values):
+                series.append(Series(node, [time - zero for time in times], values))
+        if series:
+            plots.append(Lines(f"node-{name}", title, seconds, unit, series, spans))
+    return plots
+
+
+def time_spans(run: Run, zero: float) -> list[Span]:
+    """Start-up, training and evaluation on the time axis that begins at `zero`."""
+    if not run.began:
+        return []
+    first, last = min(row.time for row in run.rows), max(row.time for row in run.rows)
+    ends = max((event.time for event in run.trained.values()), default=None)
+    spans = [Span("start-up", first - zero, 0.0)] if first < zero else []
+    spans.append(Span("training", 0.0, (ends or last) - zero))
+    if ends and last > ends:
+        spans.append(Span("evaluation", ends - zero, last - zero))
+    return spans
+
+
+def staleness(result: dict) -> list[Bars]:
+    """How stale the workers' updates were, where there is such a thing."""
+    histograms = [rank["staleness"]["histogram"] for rank in result["ranks"] if rank.get("staleness")]
+    if not histograms:
+        return []
+    most = max(int(age) for histogram in histograms for age in histogram)
+    ages = [str(age) for age in range(most + 1)]
+    ranks_ = [rank["rank"] for rank in result["ranks"] if rank.get("staleness")]
+    parts = {f"rank {r}": [h.get(age, 0) for age in ages] for r, h in zip(ranks_, histograms, strict=True)}
+    return [Bars("staleness", "Updates between a pull and its push, by steps of each rank", "steps", ages, parts)]
+
+
+def settings(result: dict) -> Table:
+    """Every setting that decided what was computed, in the words of `make run`."""
+    names = RunSpec.setting_names()
+    rows = [[names.get(f, f.upper()), figures.text(v)] for f, v in result["spec"].items() if v is not None]
+    return Table("settings", "Settings", ["setting", "value"], rows)
+
+
+def machine(result: dict) -> Table:
+    """The machine and the versions."""
+    host, model = result["host"], result["spec"]["model"]
+    rows = [
+        ["processor", host["cpu"]],
+        ["cores", str(host["cores"])],
+        ["memory", f"{host['memory_bytes'] / 2**30:.1f} GiB"],
+        ["system", host["system"]],
+        *([name, version] for name, version in (result.get("versions") or {}).items()),
+        ["model", MODELS[model].summary if model in MODELS else model],
+        ["parameters", _count(result.get("parameters"))],
+        ["bytes of gradients", _count(result.get("gradient_bytes"))],
+        ["data", result["data"].get("label") or result["spec"]["data"]],
+    ]
+    return Table("machine", "Machine, versions, model", ["", "value"], rows)
+
+
+def _rates(rows: list[Row], column: str, scale: float) -> tuple[list[float], list[float | None]]:
+    """Growth of a counter per second, between two scrapes. A gap, or a counter that fell, is None."""
+    times, values = [], []
+    for before, after in pairwise(rows):
+        old, new, span = getattr(before, column), getattr(after, column), after.time - before.time
+        known = old is not None and new is not None and new >= old and 0 < span <= LONG_GAP_SECONDS
+        times.append(after.time)
+        values.append(scale * (new - old) / span if known else None)
+    return times, values
+
+
+def _values(rows: list[Row], column: str, scale: float) -> tuple[list[float], list[float | None]]:
+    """A gauge at each scrape, with None in the middle of a gap."""
+    times, values = [], []
+    for i, row in enumerate(rows):
+        if i and row.time - rows[i - 1].time > LONG_GAP_SECONDS:
+            times.append((row.time + rows[i - 1].time) / 2)
+            values.append(None)
+        value = getattr(row, column)
+        times.append(row.time)
+        values.append(None if value is None else scale * value)
+    return times, values
+
+
+def thinned(x: list, y: list) -> tuple[list, list]:
+    every = -(-len(x) // MOST_POINTS)
+    keep = sorted({*range(0, len(x), every), len(x) - 1})
+    return [x[i] for i in keep], [y[i] for i in keep]
+
+
+def _each(total: float | None, parts: int, unit: float) -> float | None:
+    return total / parts / unit if total is not None and parts else None
+
+
+def _of(part: int | None, whole: int | None) -> str:
+    return "-" if part is None else f"{part:,} of {_count(whole)}"
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"

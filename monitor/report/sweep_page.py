@@ -1,0 +1,300 @@
+"""Pages of sweeps and of reproduced reports: the runs side by side, the report's tables and plots, and the verdicts."""
+
+from dataclasses import replace
+
+from monitor import compare, figures
+from monitor.estimate import Estimate
+from monitor.figures import Group
+from monitor.report import run_page
+from monitor.report.load import load
+from monitor.report.page import Page, Section
+from monitor.report.plots import Bars, Lines, Series
+from monitor.report.tables import Table
+from monitor.sweep import Sweep
+from trainer.events import PHASES
+
+
+def sweep_page(job: Sweep, groups: list[Group]) -> Page:
+    """The cells of a sweep side by side."""
+    first = next((g for g in groups if g.results), None)
+    sections = [
+        Section("Side by side", comparison(groups)),
+        Section("What failed", failed(job)),
+        Section("Runs", [runs_table(job)]),
+        Section("On what", [run_page.machine(first.results[0])] if first else []),
+    ]
+    words = " ".join(f"{name}={text}" for name, text in job.asked.items())
+    lead = [f"make sweep {words}", progress(job), *job.notes]
+    return Page(f"Sweep {job.folder.name}", lead, [section for section in sections if section.items])
+
+
+def progress(job: Sweep) -> str:
+    """How much of it is finished."""
+    done = sum(job.done(*which) for which in job.order())
+    return f"{done} of {job.total} runs finished, {len(job.failures())} failed."
+
+
+def comparison(groups: list[Group], name: str = "compare") -> list:
+    """The comparison as tables, phases as bars, and speed-up where there are several sizes."""
+    found, notes = compare.rows(groups), None
+    items = []
+    for part, title in ((compare.columns(), "Runs side by side"), (compare.phase_columns(), "Seconds of a step")):
+        notes = compare.footnotes(found) if not items else []
+        rows = [[row["label"], *(_plain(row[c.name], c) for c in part)] for row in found]
+        table_name = name if not items else f"{name}-phases"
+        places = [None, *(c.places for c in part)]
+        items.append(Table(table_name, title, ["", *(c.heading for c in part)], rows, places, notes))
+    timed = [row for row in found if row["step_seconds"]]
+    if timed:
+        parts = {p: [row[f"{p}_seconds"].value for row in timed] for p in PHASES if p != "sync"}
+        parts["exposed sync"] = [row["sync_seconds"].value for row in timed]
+        labels = [row["label"] for row in timed]
+        items.append(Bars(f"{name}-steps", "A step by phase, mean of the workers", "seconds", labels, parts))
+    return [*items, *speed_up(groups, name)]
+
+
+def _plain(value, column: compare.Column):
+    if isinstance(value, Estimate) and column.interval and value.known:
+        return compare.cell_text(value, column)
+    return value.value if isinstance(value, Estimate) else value
+
+
+def speed_up(groups: list[Group], name: str = "compare") -> list[Lines]:
+    """Speed-up over one node against the number of workers, a line per strategy, with the ideal line."""
+    lines: dict[str, list[tuple[int, Estimate]]] = {}
+    for group in groups:
+        base = figures.baseline(group, groups) if group.results else None
+        found = base and figures.speed_up(group, base)
+        if found:
+            workers = len(figures.workers(group.results[0]))
+            lines.setdefault(family(group), []).append((workers, found))
+    lines = {label: sorted(points, key=lambda p: p[0]) for label, points in lines.items()}
+    lines = {label: points for label, points in lines.items() if len({n for n, _ in points}) == len(points) > 1}
+    if not lines:
+        return []
+    most = max(n for points in lines.values() for n, _ in points)
+    series = [Series("ideal", [1, most], [1, most], ideal=True)]
+    for label, points in lines.items():
+        x, found = zip(*points, strict=True)
+        series.append(Series(label, list(x), [e.value for e in found], [e.low for e in found], [e.high for e in found]))
+    title = "Speed-up over one node (samples per second), with 95 % intervals"
+    return [Lines(f"{name}-speed-up", title, "workers", "speed-up", series, whole_x=True)]
+
+
+def family(group: Group) -> str:
+    """What runs of one line have in common: all but the number of workers, and a batch that grows with it."""
+    spec = group.spec
+    rest = [spec["sync"], spec["model"]]
+    workers = len(figures.workers(group.results[0]))
+    if spec["batch"] % workers == 0 and spec["sync"] in ("psgd", "hogwild"):
+        rest.append(f"batch {spec['batch'] // workers} a worker")
+    else:
+        rest.append(f"batch {spec['batch']}")
+    return " ".join(rest)
+
+
+def failed(job: Sweep) -> list[Table]:
+    """What failed when it was last tried, and why."""
+    rows = [[job.cells[t.cell].text(job.cells), t.repeat, t.error] for t in job.failures()]
+    return [Table("failed", "Failed runs", ["cell", "repeat", "why"], rows)] if rows else []
+
+
+def runs_table(job: Sweep) -> Table:
+    """Every run by its id: its folder lies beside this page."""
+    rows = []
+    for cell, repeat in job.order():
+        last = job.last(cell, repeat)
+        state = "open" if last is None else "failed" if last.error else "finished"
+        rows.append([job.cells[cell].text(job.cells), repeat, state, last and last.run, last and last.seconds])
+    return Table("runs", "In the order in which they ran", ["cell", "repeat", "", "run", "s"], rows, [None] * 4 + [1])
+
+
+# -- the tables of a preset ------------------------------------------------------------------------------------------
+
+
+def reproduced_page(made) -> Page:
+    """The page of a reproduce.Reproduced: verdicts first, then the report's tables and plots."""
+    preset, job = made.preset, made.sweep
+    sections = [Section("Claims", verdicts(made))]
+    for i, table in enumerate(preset.tables):
+        groups = _chosen(made, table.get("runs"))
+        heading, build = KINDS[table["kind"]]
+        options = {name: value for name, value in table.items() if name not in ("kind", "runs")}
+        sections.append(Section(heading, build(groups, f"{table['kind']}-{i + 1}", **options)))
+    first = next((g for g in made.groups.values() if g.results), None)
+    sections += [
+        Section("Beside the report", published(made)),
+        Section("What failed", failed(job)),
+        Section("Runs", [runs_table(job)]),
+        Section("On what", [run_page.machine(first.results[0])] if first else []),
+    ]
+    labels = sorted({g.results[0]["data"].get("label") or g.spec["data"] for g in made.groups.values() if g.results})
+    lead = [preset.about, progress(job), *job.notes, *([f"Data: {'; '.join(labels)}."] if labels else [])]
+    return Page(f"{preset.name}: {preset.title}", lead, [section for section in sections if section.items])
+
+
+def _chosen(made, names: list[str] | None) -> list[Group]:
+    """The groups of these parts of the preset; all without names."""
+    cells = zip(made.sweep.cells, made.groups.values(), strict=True)
+    return [group for cell, group in cells if names is None or cell.group in names]
+
+
+def verdicts(made) -> list[Table]:
+    """Each claim with its verdict, figures and reason."""
+    rows = [[v.claim, v.verdict, v.figures or None, v.reason] for v in made.verdicts]
+    return [Table("claims", "Verdicts", ["claim", "verdict", "figures", "reason"], rows)] if rows else []
+
+
+PUBLISHED = {"step_seconds": figures.step_seconds, "training_seconds": figures.training_seconds}
+
+
+def published(made) -> list[Table]:
+    """The report's figures beside ours, both as ratios to its first row: the machines are not the same."""
+    told = made.preset.published
+    if not told:
+        return []
+    figure, values = PUBLISHED[told["figure"]], told["values"]
+    groups = {cell.group: g for cell, g in zip(made.sweep.cells, made.groups.values(), strict=True)}
+    first = next(iter(values))
+    ours = {name: groups[name].estimate(figure) if groups[name].results else None for name in values}
+    rows = []
+    for name, value in values.items():
+        own = ours[name].value / ours[first].value if ours[name] and ours[first] else None
+        rows.append([name, value / values[first], own])
+    what = told["figure"].replace("_", " ")
+    return [Table("published", f"Ratios of {what} to {first}", ["", "report", "here"], rows, [None, 3, 3])]
+
+
+def nodes(groups: list[Group], name: str) -> list[Table]:
+    """The per-node table of each group's first run."""
+    return [run_page.rank_table(g.results[0], f"{name}-{i + 1}", g.label) for i, g in enumerate(groups) if g.results]
+
+
+def losses(groups: list[Group], name: str, every: int = 20) -> list:
+    """Loss, accuracy and seconds of the joined batch each `every` steps, the first and the last step included."""
+    rows, series = [], []
+    for group in groups:
+        if not group.results:
+            continue
+        joined = run_page.joined_steps(load(group.folders[0]))
+        last = joined[-1][0] if joined else 0
+        for step, seconds, loss, accuracy in joined:
+            if step % every == 0 or step in (1, last):
+                rows.append([group.label, step, seconds, loss, accuracy])
+        series.append(Series(group.label, [p[0] for p in joined], [p[2] for p in joined]))
+    headings = ["", "step", "s since the first step began", "loss", "accuracy"]
+    table = Table(name, f"Loss of the joined batch each {every} steps", headings, rows, [None, None, 2, 4, 3])
+    return [table, Lines(f"{name}-curve", "Training loss", "step", "loss", series, whole_x=True)] if rows else []
+
+
+def classes(groups: list[Group], name: str) -> list:
+    """The classification report and the confusion matrix of each group's first run."""
+    found = []
+    for i, group in enumerate(groups):
+        if group.results:
+            found += run_page.classes(group.results[0], f"-{name}-{i + 1}", f": {group.label}")
+    return found
+
+
+def curves(groups: list[Group], name: str) -> list[Lines]:
+    """Loss and accuracy against epochs: of training, and on the test set where it was scored on the way."""
+    plots = []
+    for figure, at, y_top in (("loss", 2, None), ("accuracy", 3, 1.0)):
+        series = []
+        for group in groups:
+            if not group.results:
+                continue
+            result, joined = group.results[0], run_page.joined_steps(load(group.folders[0]))
+            per_epoch = max(result["data"]["train_samples"] // group.spec["batch"], 1)
+            x, y = run_page.thinned([p[0] / per_epoch for p in joined], [p[at] for p in joined])
+            series.append(Series(f"{group.label}, training", x, y))
+            scores = result["evaluations"]
+            if scores:
+                x = [score["step"] / per_epoch for score in scores]
+                series.append(Series(f"{group.label}, test", x, [score[figure] for score in scores]))
+        if series:
+            plots.append(
+                Lines(f"{name}-{figure}", f"{figure.title()} against epochs", "epoch", figure, series, y_top=y_top)
+            )
+    return plots
+
+
+def resources(groups: list[Group], name: str) -> list[Table]:
+    """Peak memory, peak CPU and network of the first node, means over the repeats."""
+    rows = []
+    wanted = ("node_peak_memory_bytes", "peak_cpu_percent", "network_received_bytes", "network_sent_bytes")
+    for group in groups:
+        if group.results:
+            estimates = [group.estimate(lambda r, n=n: r["ranks"][0].get(n)) for n in wanted]
+            rows.append([group.nodes, group.spec["batch"], *(e and e.value for e in estimates)])
+    headings = [
+        "nodes",
+        "batch",
+        "peak memory (bytes)",
+        "peak CPU %",
+        "network received (bytes)",
+        "network sent (bytes)",
+    ]
+    note = (
+        "Of node 0: worker and, where servers share the workers' nodes, server at once. Peak CPU: of one core, over a "
+        "second. Memory: working set, without inactive file cache. RUNTIME=local counts the loopback of all ranks."
+    )
+    title = "Peak memory, peak CPU and network of the first node"
+    return [Table(name, title, headings, rows, [None, None, 0, 1, 0, 0], [note])] if rows else []
+
+
+def utilisation(groups: list[Group], name: str) -> list[Lines]:
+    """CPU, memory and packets of the last node of each group's first run over time."""
+    plots = []
+    for i, group in enumerate(groups):
+        if not group.results:
+            continue
+        run = load(group.folders[0])
+        last = max((row.node for row in run.rows), default=None)
+        only = [row for row in run.rows if row.node == last]
+        for plot in run_page.nodes_over_time(replace(run, rows=only)):
+            if plot.name in ("node-cpu", "node-memory", "node-packets-sent", "node-packets-received"):
+                named = f"{name}-{i + 1}-{plot.name.removeprefix('node-')}"
+                title = f"{plot.title}: {group.label}"
+                plots.append(Lines(named, title, plot.x_label, plot.y_label, plot.series, plot.spans))
+    return plots
+
+
+def competition(groups: list[Group], name: str) -> list[Table]:
+    """Rank, loss, accuracy, learning rate and wall time, as the report prints it."""
+    rows = []
+    for group in groups:
+        for result in group.results[:1]:
+            for rank in figures.workers(result):
+                wall = result["seconds"]["training"]
+                rows.append([rank["rank"], result["test_loss"], result["test_accuracy"], group.spec["lr"], wall])
+    headings = ["Rank", "Loss/Validation", "Accuracy/Validation", "Learning Rate", "Wall Time (s)"]
+    note = "Replicas are alike, so that loss and accuracy are of all ranks; the test set is counted once."
+    return [Table(name, "Competition run", headings, rows, [None, 4, 4, 4, 1], [note])] if rows else []
+
+
+def just_speed_up(groups: list[Group], name: str) -> list:
+    """Speed-up and accuracy against the number of workers."""
+    rows = []
+    for group in groups:
+        base = figures.baseline(group, groups) if group.results else None
+        found = base and figures.speed_up(group, base)
+        accuracy = group.estimate(lambda r: r["test_accuracy"]) if group.results else None
+        seconds = group.estimate(figures.training_seconds) if group.results else None
+        ratio = found and compare.cell_text(found, compare.Column("", "", 2, None, interval=True))
+        rows.append([group.label, seconds and seconds.value, ratio or None, accuracy and accuracy.value])
+    headings = ["", "training s", "speed-up", "test accuracy"]
+    return [Table(name, "Speed-up and accuracy", headings, rows, [None, 2, None, 3]), *speed_up(groups, name)]
+
+
+KINDS = {
+    "compare": ("Side by side", comparison),
+    "nodes": ("Per node", nodes),
+    "losses": ("Loss", losses),
+    "classes": ("Classes", classes),
+    "curves": ("Curves", curves),
+    "speed_up": ("Speed-up", just_speed_up),
+    "resources": ("Resources", resources),
+    "utilisation": ("A node over time", utilisation),
+    "competition": ("Competition run", competition),
+}

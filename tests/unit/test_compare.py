@@ -1,0 +1,108 @@
+"""Comparisons as people and programs read them, and what cannot be compared."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from test_figures import result
+
+from monitor import compare, results
+from monitor.errors import UserError
+from monitor.figures import Group
+
+ARGS = SimpleNamespace(json=False)
+
+
+def labelled(label: str, *runs: dict) -> Group:
+    return Group(label, runs, (Path(),) * len(runs))
+
+
+GROUPS = [
+    labelled("one", result(1.0, 0.0, nodes=1, sync="single"), result(1.0, 0.0, nodes=1, sync="single")),
+    labelled("four", result(0.5, 0.25, nodes=4), result(0.5, 0.25, nodes=4)),
+    labelled("slow", result(4.0, 0.0, nodes=4)),
+    Group("lost", (), (), failed=2),
+]
+
+
+def test_every_figure_of_a_row():
+    one, four, slow, lost = compare.rows(GROUPS)
+    assert (four["label"], four["baseline"], four["runs"]) == ("four", "one", "2")
+    assert four["step_seconds"].value == 0.5
+    assert four["sync_seconds"].value == 0.25
+    assert four["step_megabytes"].value == 4
+    assert four["speed_up"].value == pytest.approx(2)
+    assert four["efficiency"].value == pytest.approx(0.5)
+    assert four["efficiency"].high == pytest.approx(0.5)
+    assert four["speed_up_without_sync"].value == pytest.approx(4)
+    assert four["node_seconds"].value == 8
+    assert (slow["speed_up"].value, slow["speed_up"].known) == (pytest.approx(0.25), False)
+    assert (one["speed_up"].value, one["speed_up"].known) == (1, False)
+    assert lost == {name: None for name in lost} | {"label": "lost", "runs": "0, 2 failed"}
+
+
+def test_no_run_on_one_node_is_no_speed_up():
+    (row,) = compare.rows([GROUPS[1]])
+    assert (row["speed_up"], row["efficiency"], row["baseline"]) == (None, None, None)
+    assert any(note.startswith("no speed-up:") for note in compare.footnotes([row]))
+
+
+def test_the_table_shows_intervals_where_there_are_some():
+    column = next(c for c in compare.columns() if c.name == "step_seconds")
+    (row,) = compare.rows([labelled("x", result(1.0), result(3.0))])
+    assert compare.cell_text(row["step_seconds"], column) == "2.000 [-10.706, 14.706]"  # t(0.975, 1) = 12.706
+    (row,) = compare.rows([labelled("x", result(1.0))])
+    assert compare.cell_text(row["step_seconds"], column) == "1.000"
+    assert compare.cell_text(None, column) == "-"
+
+
+def test_a_goal_that_was_not_reached_says_so(tmp_path):
+    (tmp_path / "events.jsonl").write_text("")
+    low = Group("low", (result(test_accuracy=0.5),), (tmp_path,))
+    assert [low_row["goal_seconds"] for low_row in compare.rows([low], goal=0.8)] == ["not reached"]
+    assert compare.rows([low], goal=0.4)[0]["goal_seconds"].value == 0
+
+
+def test_programs_get_value_low_high_and_repeats():
+    four = json.loads(json.dumps(compare.records(GROUPS)))[1]
+    assert four["step_seconds"] == {"value": 0.5, "low": 0.5, "high": 0.5, "repeats": 2}
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, more in (("a", {"nodes": 1}), ("b", {"nodes": 2}), ("c", {"status": "failed"})):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        made = result(**more) | {"schema": results.SCHEMA, "id": name}
+        results.save(made, folder)
+    return tmp_path
+
+
+def test_runs_are_named_by_spaces_or_commas(runs, capsys):
+    assert compare.command({"RUNS": "a, b"}, ARGS) == 0
+    out = capsys.readouterr().out
+    assert "NODES=1" in out
+    assert "NODES=2" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({}, "RUNS= or SWEEP=: give one of them"),
+        ({"RUNS": "a", "SWEEP": "s"}, "RUNS= or SWEEP=: give one of them"),
+        ({"RUNS": " "}, "RUNS=: an empty list"),
+        ({"RUNS": "a nobody"}, "run nobody: not found in runs"),
+        ({"RUNS": "a c"}, "RUNS=c: it is failed, only finished runs can be compared"),
+        ({"RUNS": "a", "GOAL": "80"}, "GOAL=80: an accuracy from 0 to 1"),
+        ({"RUNS": "a", "GOAL": "high"}, "GOAL=high: an accuracy from 0 to 1"),
+        ({"SWEEP": "s"}, "sweeps/s: no sweep there"),
+        ({"RUN": "a"}, "RUN=a: no such setting; did you mean RUNS?"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(runs, words, says):
+    with pytest.raises(UserError) as error:
+        compare.command(words, ARGS)
+    assert str(error.value).startswith(says)
+    assert "\n" not in str(error.value)

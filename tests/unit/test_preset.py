@@ -1,0 +1,125 @@
+"""Presets: ours are whole at both scales, and what is wrong with one is found before anything runs."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from monitor import preset, reproduce, run, runtime, summary
+from monitor.errors import UserError
+from trainer.registry import SYNCS
+from trainer.spec import RunSpec
+
+GOOD = """
+title = "t"
+about = "a"
+[words]
+MODEL = "cnn3"
+[scale.quick]
+note = "n"
+words = { STEPS = "3" }
+repeats = 2
+[[runs]]
+name = "one"
+words = { SYNC = "single" }
+[[runs]]
+name = "some"
+words = { SYNC = "ddp,ring", NODES = "2" }
+quick = { BATCH = "64" }
+repeats = 1
+[[claims]]
+text = "c"
+test = "faster"
+of = ["some | SYNC=ddp", "one"]
+"""
+LOCAL = SimpleNamespace(name="local", default_nodes=4)
+
+
+@pytest.fixture
+def planned(tmp_path, monkeypatch):
+    """Plans the sweep of a preset, with data that is always there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runtime, "choose", lambda words: LOCAL)
+    monkeypatch.setattr(reproduce, "available", lambda name, *_: {"DATA": name})
+
+    def plan(name="p.toml", scale="quick", **words):
+        wanted = preset.read(name, scale)
+        return reproduce.plan(wanted, tmp_path / "x", {}, words, summary.console())
+
+    return plan
+
+
+@pytest.mark.parametrize("scale", ["quick", "full"])
+@pytest.mark.parametrize("name", ["r1", "r2", "r3", "r4", "r5"])
+def test_ours_can_be_run(planned, name, scale):
+    job = planned(name, scale)
+    assert job.notes[0].startswith(f"SCALE={scale}: ")
+    assert len(job.notes) == 1  # nothing is left out
+    specs = [RunSpec.from_settings({n: v for n, v in c.words.items() if n not in run.NOT_IN_SPEC}) for c in job.cells]
+    assert len(set(specs)) == len(specs)
+    assert {spec.sync for spec in specs} <= set(SYNCS)
+
+
+def test_the_reports_settings_are_those_of_the_report(planned):
+    ddp = next(cell for cell in planned("r1", "full").cells if cell.group == "DDP")
+    spec = RunSpec.from_settings({n: v for n, v in ddp.words.items() if n != "RUNTIME"})
+    assert (spec.model, spec.nodes, spec.batch, spec.steps, spec.seed) == ("vgg11", 4, 256, 40, 42)
+    competition = next(cell for cell in planned("r3", "full").cells if cell.group == "competition")
+    assert competition.words["STEPS"] == "14500"
+    assert "EPOCHS" not in competition.words
+    table = {(c.words["NODES"], c.words["BATCH"]) for c in planned("r4", "full").cells if c.group == "AlexNet"}
+    assert table == {(n, b) for n in ("1", "2", "4") for b in ("32", "64", "128", "256")}
+    workers = [c.words.get("NPROC", c.words["NODES"]) for c in planned("r5", "full").cells]
+    assert workers == ["1", "2", "3", "4", "5"] * 2
+
+
+def test_lists_scales_and_repeats(planned, tmp_path):
+    (tmp_path / "p.toml").write_text(GOOD)
+    cells = planned().cells
+    assert [(c.group, c.words["SYNC"], c.words.get("BATCH"), c.words["STEPS"], c.repeats) for c in cells] == [
+        ("one", "single", None, "3", 2),
+        ("some", "ddp", "64", "3", 1),
+        ("some", "ring", "64", "3", 1),
+    ]
+    assert [c.repeats for c in planned(REPEATS="5").cells] == [5, 1, 1]
+    assert {c.words["STEPS"] for c in planned(STEPS="9").cells} == {"9"}
+
+
+def test_a_cluster_that_is_too_small_is_refused_with_what_would_do(planned, monkeypatch):
+    monkeypatch.setattr(runtime, "choose", lambda words: SimpleNamespace(name="docker", default_nodes=4))
+    with pytest.raises(UserError, match=r"REPORT=r5: it needs NODES=5, the cluster has 4; `make cluster-up NODES=5`"):
+        planned("r5")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("title", "titel"), "preset p: titel: no such key"),
+        (('about = "a"', ""), "preset p: about is missing"),
+        (('name = "some"', 'name = "one"'), "preset p: two runs are called one"),
+        (('SYNC = "single"', "SYNC = 1"), "preset p: SYNC = 1: words are text"),
+        (('SYNC = "single"', 'SYNC = "singel"'), "SYNC=singel: one of: single"),
+        (('test = "faster"', 'test = "fastest"'), "claim 'c': test=fastest: one of: same_loss"),
+        (('of = ["some | SYNC=ddp", "one"]', ""), "claim 'c': test=faster: missing a required argument: 'of'"),
+        (("some | SYNC=ddp", "some | SYNC=gossip"), "claim 'c': no runs are called 'some | SYNC=gossip'"),
+        (("some | SYNC=ddp", "some"), "claim 'c': 2 runs are called 'some'"),
+        (('title = "t"', "title = "), "REPORT=p.toml: cannot be read: Invalid value"),
+        (("[[claims]]", '[[tables]]\nkind = "pie"\n[[claims]]'), "preset p: table kind=pie: one of: compare"),
+        (("[[claims]]", '[[tables]]\nkind = "nodes"\nruns = ["x"]\n[[claims]]'), "preset p: table nodes: no runs are"),
+    ],
+)
+def test_what_is_wrong_with_a_preset_is_one_line(planned, tmp_path, change, says):
+    assert change[0] in GOOD
+    (tmp_path / "p.toml").write_text(GOOD.replace(*change, 1))
+    with pytest.raises(Exception) as error:
+        planned()
+    assert str(error.value).startswith(says)
+    assert "\n" not in str(error.value)
+
+
+def test_reports_and_scales_that_do_not_exist():
+    with pytest.raises(UserError, match=r"REPORT=r9: one of: r1, r2, r3, r4, r5; or the path"):
+        preset.read("r9", "quick")
+    with pytest.raises(UserError, match=r"SCALE=huge: one of: quick, full"):
+        preset.read("r1", "huge")
+    with pytest.raises(UserError, match=r"REPORT=../r1: one of"):
+        preset.read("../r1", "quick")

@@ -1,0 +1,234 @@
+"""Reports: what is plotted and told is what the run's files say; and a page of anything a run can leave."""
+
+import csv
+import json
+import re
+from html.parser import HTMLParser
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import pytest
+from report_cases import ZERO, write_run
+
+from monitor.errors import UserError
+from monitor.report import run_page
+from monitor.report.command import command, write
+from monitor.report.load import load
+from monitor.report.page import Page, Section, html, write_page
+from monitor.report.plots import Bars, Lines, Plot, Series, svg
+from monitor.report.tables import Table
+
+
+@pytest.fixture
+def run(tmp_path):
+    return load(write_run(tmp_path / "runs" / "one"))
+
+
+def plots(run) -> dict:
+    return run_page.run_page(run).named(Plot)
+
+
+class TestNumbers:
+    def test_loss_and_accuracy_of_the_joined_batch(self, run):
+        loss, accuracy = plots(run)["loss-by-steps"].series[0], plots(run)["accuracy-by-seconds"].series[0]
+        assert loss.x == [1, 2, 3, 4]
+        assert loss.y == pytest.approx([3.0, 2.5, 2.0, 1.5])  # the mean of two ranks that are 1 apart
+        assert loss.y[-1] == run.result["train_loss"]
+        assert accuracy.x == pytest.approx([0.6, 1.2, 1.8, 2.4], abs=1e-3)
+        assert accuracy.y == pytest.approx([0.375] * 4)
+
+    def test_phases_add_up_to_the_step(self, run):
+        bars = plots(run)["phases"]
+        assert bars.labels == ["rank 0", "rank 1"]
+        assert [sum(heights) for heights in zip(*bars.parts.values(), strict=True)] == pytest.approx([0.6, 0.6])
+        assert bars.parts["exposed sync"] == [0.2, 0.2]
+
+    def test_rates_are_growth_per_second_and_a_hole_is_a_hole(self, run):
+        whole, holed = plots(run)["node-cpu"].series
+        assert whole.x == list(range(-1, 9))
+        assert whole.y == pytest.approx([50.0] * 10)
+        assert holed.y == pytest.approx([50.0] * 5 + [None, 50.0])  # 3 to 7: four seconds that nobody saw
+        assert {tuple(s.y[:3]) for s in plots(run)["node-received"].series} == {(2.0, 2.0, 2.0)}
+        assert plots(run)["node-packets-sent"].series[0].y[0] == 20
+        memory = plots(run)["node-memory"].series[1]
+        assert memory.y == pytest.approx([101.0] * 6 + [None] + [101.0] * 2)
+
+    def test_a_node_that_was_started_again_does_not_run_backwards(self, run):
+        rows = [run.rows[i] for i in range(0, 6, 2)]
+        fallen = [rows[0], run_page.Row(time=ZERO, node="trainer-0", cpu_seconds_total=1.0)]
+        assert run_page._rates(fallen, "cpu_seconds_total", 100)[1] == [None]
+
+    def test_phases_of_the_run_are_marked(self, run):
+        spans = plots(run)["node-cpu"].spans
+        assert [(s.label, s.start, s.end) for s in spans] == [
+            ("start-up", -2, 0),
+            ("training", 0, pytest.approx(2.4, abs=1e-3)),
+            ("evaluation", pytest.approx(2.4, abs=1e-3), 8),
+        ]
+
+    def test_tables_hold_what_the_result_says(self, run):
+        tables = run_page.run_page(run).named(Table)
+        assert dict(tables["outcome"].rows)["test accuracy"] == "83.3 %"
+        assert dict(tables["outcome"].rows)["distinct training images seen"] == "48 of 100"
+        mean = dict(zip(tables["ranks"].headings, tables["ranks"].rows[-1], strict=True))
+        assert (mean["s/step"], mean["peak CPU %"], mean["sent MB/step"]) == (pytest.approx(0.6), 50.5, 1.0)
+        assert tables["classes"].rows[0] == ["<script>", 1.0, pytest.approx(2 / 3), 0.8, 3]
+        assert tables["confusion-matrix"].rows[1] == ["b", 0, 3]
+        assert dict(tables["settings"].rows)["BATCH"] == "12"
+
+    def test_scores_on_the_way_stand_beside_training(self, tmp_path):
+        scores = [{"step": 2, "updates": None, "loss": 2.2, "accuracy": 0.6, "seconds": 3.5}]
+        page = run_page.run_page(load(write_run(tmp_path / "runs" / "r", evaluations=scores)))
+        by_steps, by_seconds = (page.named(Plot)[f"loss-by-{by}"].series[1] for by in ("steps", "seconds"))
+        assert (by_steps.x, by_steps.y) == ([2], [2.2])
+        assert by_seconds.x == [1.5]  # 2 s of start-up
+        assert page.named(Table)["evaluations"].rows == [[2, 3.5, 2.2, 0.6]]
+
+    def test_staleness_of_each_rank(self, tmp_path):
+        folder = write_run(tmp_path / "runs" / "r")
+        result = json.loads((folder / "result.json").read_text())
+        result["ranks"][0]["staleness"] = {"mean": 1, "max": 2, "histogram": {"0": 3, "2": 1}}
+        (folder / "result.json").write_text(json.dumps(result))
+        assert plots(load(folder))["staleness"].parts == {"rank 0": [3, 0, 1]}
+
+    def test_a_long_curve_is_thinned_and_keeps_its_ends(self):
+        x, y = run_page.thinned(list(range(100_001)), list(range(100_001)))
+        assert (len(x) <= 1002, x == y, x[0], x[-1]) == (True, True, 0, 100_000)
+
+
+class TestFiles:
+    def test_everything_is_written(self, run):
+        made = write(run.folder)
+        assert made == run.folder / "report.html"
+        names = {path.name for path in (run.folder / "report").iterdir()}
+        page = run_page.run_page(run)
+        assert names == {f"{n}.csv" for n in page.named(Table)} | {f"{n}.svg" for n in page.named(Plot)}
+        read = list(csv.reader((run.folder / "report" / "classes.csv").open()))
+        assert read[1][:2] == ["<script>", "1.0"]
+        assert not [p for p in run.folder.iterdir() if p.name.endswith(".part")]
+
+    def test_the_same_run_gives_the_same_bytes(self, run):
+        write(run.folder)
+        first = {p.name: p.read_bytes() for p in [*(run.folder / "report").iterdir(), run.folder / "report.html"]}
+        write(run.folder)
+        assert first == {
+            p.name: p.read_bytes() for p in [*(run.folder / "report").iterdir(), run.folder / "report.html"]
+        }
+
+    def test_plots_are_whole_svg_in_the_pages_ink(self, run):
+        for name, plot in plots(run).items():
+            root = ElementTree.fromstring(svg(plot))
+            assert root.get("aria-label") == plot.title
+            text = svg(plot)
+            assert "#010203" not in text
+            assert "currentColor" in text, name
+
+    def test_the_page_refers_to_nothing_outside_and_runs_nothing(self, run):
+        text = html(run_page.run_page(run))
+        seen = Seen()
+        seen.feed(text)
+        assert "script" not in seen.tags
+        assert all(value.startswith(("data:", "#")) for value in seen.references)
+        assert not re.search(r"@import|url\((?!#)", text)
+        assert "<b>up</b>" not in text
+        assert "made &lt;b&gt;up&lt;/b&gt;" in text
+
+    def test_markdown_shows_tables_and_names_plots(self, run):
+        write(run.folder)
+        text = (run.folder / "report.md").read_text()
+        assert "| &lt;script&gt; | 1.000 | 0.667 | 0.800 | 3 |" in text
+        for shown in re.findall(r"\]\((\S+?\.svg)\)", text):
+            assert (run.folder / shown).exists()
+        assert text.count(".svg)") == len(plots(run))
+
+
+class Seen(HTMLParser):
+    """The tags of a page and whatever they refer to."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.references = set(), []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.references += [v for n, v in attrs if n in ("src", "href", "xlink:href", "action", "data", "poster")]
+
+
+class TestAnythingARunCanLeave:
+    def test_one_that_failed_early(self, tmp_path):
+        error = {
+            "kind": "killed",
+            "message": "rank 1 was | killed",
+            "rank": 1,
+            "last_lines": ["<x>", "y"],
+            "traceback": "",
+        }
+        folder = write_run(
+            tmp_path / "runs" / "r", status="failed", error=error, ranks=[], per_class=None, seconds=None
+        )
+        (folder / "events.jsonl").write_text("")
+        (folder / "metrics.csv").unlink()
+        write(folder)
+        text = (folder / "report.html").read_text()
+        assert "rank 1 was | killed" in text
+        assert "&lt;x&gt;" in text
+
+    def test_a_loss_that_is_not_finite_is_a_gap(self, tmp_path):
+        folder = write_run(tmp_path / "runs" / "r")
+        lines = (folder / "events.jsonl").read_text().replace('"loss": 2.0', '"loss": null')
+        (folder / "events.jsonl").write_text(lines)
+        assert None in plots(load(folder))["loss-by-steps"].series[0].y
+        write(folder)
+
+    @pytest.mark.parametrize(("nodes", "steps"), [(1, 1), (16, 2)])
+    def test_one_step_and_sixteen_ranks(self, tmp_path, nodes, steps):
+        folder = write_run(tmp_path / "runs" / "r", nodes=nodes, steps=steps)
+        assert len(plots(load(folder))["phases"].labels) == nodes
+        write(folder)
+
+    def test_files_that_were_cut_short(self, run):
+        for name in ("events.jsonl", "metrics.csv"):
+            text = (run.folder / name).read_text()
+            (run.folder / name).write_text(text[: len(text) - 9])
+        again = load(run.folder)
+        assert (len(again.trained), len(again.steps[1])) == (1, 4)
+        write(run.folder)
+
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            ("{", "run one: result.json cannot be read"),
+            ('{"schema": 99}', "run one: result schema 99 is newer"),
+            ('{"schema": 1, "status": "finished"}', "run one: its result.json is not one that syncbed wrote"),
+        ],
+    )
+    def test_no_result_is_one_line(self, run, text, says):
+        (run.folder / "result.json").write_text(text)
+        with pytest.raises(UserError) as error:
+            command({"RUNS_DIR": str(run.folder.parent)}, SimpleNamespace(run="one"))
+        assert str(error.value).startswith(says)
+        assert "\n" not in str(error.value)
+
+    def test_no_such_run(self, run):
+        with pytest.raises(UserError, match=r"run nobody: not found in .* \(newest: one\)"):
+            command({"RUNS_DIR": str(run.folder.parent)}, SimpleNamespace(run="nobody"))
+
+
+def test_two_tables_of_one_name_would_share_a_file(tmp_path):
+    table = Table("t", "T", ["a"], [[1]])
+    with pytest.raises(ValueError, match="two of one name"):
+        write_page(tmp_path, "x", Page("p", [], [Section("s", [table, table])]))
+
+
+def test_axes_of_quantities_start_at_nothing():
+    line = Lines("x", "t", "x", "y", [Series("a", [1, 2], [1000.0, 1001.0])])
+    bars = Bars("b", "t", "y", ["one"], {"p": [5.0]})
+    for plot in (line, bars):
+        labels = re.findall(r">(?:<!-- )?(\d+(?:\.\d+)?)(?: -->)?<", svg(plot))
+        assert "0" in labels or "0.0" in labels
+
+
+def test_a_table_knows_its_numbers():
+    table = Table("t", "T", ["a", "b", "c", "d"], [["x", 1, None, "1.2 [1.0, 1.4]"], ["y", 2.5, None, "3"]])
+    assert table.numeric == [False, True, False, True]
+    assert table.texts()[0] == ["x", "1", "-", "1.2 [1.0, 1.4]"]

@@ -1,0 +1,215 @@
+"""Sweeps: which combinations, in which order, what is skipped and tried again. Runs are scripted; nothing trains."""
+
+import json
+from dataclasses import asdict
+from types import SimpleNamespace
+
+import pytest
+
+from monitor import compare, results, run, runtime, summary, sweep
+from monitor.errors import Busy, RunFailed, UserError
+from trainer.spec import RunSpec, SpecError
+
+ARGS = SimpleNamespace(json=False)
+
+
+class Runs:
+    """Stands in for `run.run`: notes what it was asked, leaves a result; `fails` maps words to what happens."""
+
+    def __init__(self):
+        self.asked, self.fails, self.count = [], {}, 0
+
+    def __call__(self, words, say, began, stop):
+        folder = words.pop("RUNS_DIR")
+        self.asked.append(words)
+        self.count += 1
+        failure = next((what for word, what in self.fails.items() if word in map("=".join, words.items())), None)
+        if isinstance(failure, BaseException):
+            raise failure
+        stop.asked = failure == "interrupted"
+        spec = RunSpec.from_settings({n: v for n, v in words.items() if n not in run.NOT_IN_SPEC})
+        name = f"run-{self.count}"
+        result = {
+            **{"schema": results.SCHEMA, "id": name, "runtime": "local", "spec": asdict(spec), "evaluations": []},
+            **{"status": "failed" if failure else "finished", "test_accuracy": 0.5, "steps": 3},
+            "error": {"kind": failure, "message": f"it was {failure}"} if failure else None,
+            "seconds": {"training": 2.0},
+            "data": {"key": "k"},
+            "host": {"system": "Linux", "cpu": "a processor", "cores": 2, "memory_bytes": 2**30},
+            "ranks": [
+                {
+                    **{"rank": r, "role": "worker", "steps": 3, "sent_bytes": 3_000_000},
+                    "step_seconds": {"mean": 0.5},
+                    "phase_seconds": dict.fromkeys(("data", "forward", "backward", "sync", "optimizer"), 0.1),
+                }
+                for r in range(spec.workers)
+            ],
+        }
+        path = sweep.Path(folder) / name
+        path.mkdir(parents=True)
+        results.save(result, path)
+        (path / "events.jsonl").write_text("")
+        return result
+
+
+@pytest.fixture
+def runs(monkeypatch, tmp_path):
+    made = Runs()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "run", made)
+    monkeypatch.setattr(compare, "publish", lambda *_: None)  # pages have tests of their own
+    monkeypatch.setattr(sweep.Stop, "listen", lambda stop: stop)
+    monkeypatch.setattr(runtime, "choose", lambda words: SimpleNamespace(name="local", default_nodes=4))
+    return made
+
+
+def start(**words) -> int:
+    return sweep.command(words, ARGS)
+
+
+def kept(name: str) -> sweep.Sweep:
+    return sweep.load(sweep.Path("sweeps") / name)
+
+
+def test_the_product_of_all_lists_there_and_back(runs, capsys):
+    assert start(SYNC="ddp,ring", NODES="1,2", STEPS="3", REPEATS="2", NAME="s") == 0
+    there = [("ddp", "1"), ("ddp", "2"), ("ring", "1"), ("ring", "2")]
+    assert [(words["SYNC"], words["NODES"]) for words in runs.asked] == there + there[::-1]
+    assert {(words["STEPS"], words["RUNTIME"]) for words in runs.asked} == {("3", "local")}
+    out = capsys.readouterr().out
+    assert "[1/8] SYNC=ddp NODES=1  repeat 1 of 2\n" in out
+    assert "[8/8] SYNC=ddp NODES=1  repeat 2 of 2  0 s left" in out
+
+
+def test_the_same_command_skips_what_is_finished_and_tries_again_what_failed(runs, capsys):
+    words = {"SYNC": "ddp,ring", "NODES": "2", "NAME": "s"}
+    runs.fails = {"SYNC=ring": "killed"}
+    assert start(**words) == 1
+    assert "failed: it was killed" in capsys.readouterr().out
+    assert [t.error for t in kept("s").failures()] == ["it was killed"]
+    runs.fails, runs.asked = {}, []
+    assert start(**words) == 0
+    assert [asked["SYNC"] for asked in runs.asked] == ["ring"]
+    assert kept("s").failures() == []
+    runs.asked = []
+    assert start(**words) == 0
+    assert runs.asked == []
+    assert "2 of 2 runs are finished already" in capsys.readouterr().out
+
+
+def test_a_run_that_was_removed_is_run_again(runs):
+    start(SYNC="ddp,ring", NODES="2", NAME="s")
+    (sweep.Path("sweeps/s/run-1/result.json")).unlink()
+    runs.asked = []
+    start(SYNC="ddp,ring", NODES="2", NAME="s")
+    assert [asked["SYNC"] for asked in runs.asked] == ["ddp"]
+
+
+@pytest.mark.parametrize("error", [RunFailed("the engine went away"), SpecError("BATCH", 9, "too large")])
+def test_a_cell_that_comes_to_no_run_is_recorded_and_the_rest_goes_on(runs, error):
+    runs.fails = {"SYNC=ddp": error}
+    assert start(SYNC="ddp,ring", NODES="2", NAME="s") == 1
+    assert [(t.run, t.error) for t in kept("s").tries] == [(None, str(error)), ("run-2", None)]
+
+
+def test_a_signal_stops_it_and_the_cell_is_not_done(runs, capsys):
+    runs.fails = {"SYNC=ddp": "interrupted"}
+    assert start(SYNC="ddp,ring", NODES="2", NAME="s") == 1
+    assert len(runs.asked) == 1
+    assert "the same command goes on from here" in capsys.readouterr().out
+    assert kept("s").tries == []
+
+
+def test_nodes_that_another_run_holds_end_it(runs):
+    runs.fails = {"SYNC=ddp": Busy("2026-x")}
+    with pytest.raises(Busy):
+        start(SYNC="ddp,ring", NODES="2")
+
+
+def test_combinations_that_cannot_be_are_left_out_and_said(runs, capsys):
+    assert start(SYNC="single,ddp", NODES="1,2", NAME="s") == 0
+    assert [(asked["SYNC"], asked["NODES"]) for asked in runs.asked] == [("single", "1"), ("ddp", "1"), ("ddp", "2")]
+    out = capsys.readouterr().out
+    assert "left out: SYNC=single NODES=2 (NODES=2: SYNC=single is one replica; leave NODES out or give 1)" in out
+
+
+def test_the_clusters_nodes_are_the_default_where_a_strategy_has_several(runs):
+    start(SYNC="single,ddp", NAME="s")
+    assert [asked.get("NODES") for asked in runs.asked] == [None, "4"]
+
+
+def test_shares_are_lists_themselves(runs):
+    start(SHARES="2,1,1/1,1,1", NODES="3", BATCH="12", NAME="s")
+    assert [asked["SHARES"] for asked in runs.asked] == ["2,1,1", "1,1,1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({"SYNC": "ddp,"}, "SYNC=ddp,: a list with an empty value"),
+        ({"SYNC": ""}, "SYNC=: a list with an empty value"),
+        ({"SYNC": "ddp,ddp"}, "SYNC=ddp,ddp: ddp stands there twice"),
+        ({"SYNC": "ddp,dpp"}, "SYNC=dpp: one of: single, ddp"),
+        ({"NODES": "2,64"}, "NODES=64: a whole number from 1 to 16"),
+        ({"SYNC": "ring", "H": "4,8"}, "H=4: SYNC=ring does not take it"),
+        ({"REPEATS": "0"}, "REPEATS=0: a whole number from 1 to 100"),
+        ({"REPEATS": "1,2"}, "REPEATS=1,2: a whole number"),
+        ({"NAME": "../x"}, "NAME=../x: letters, digits"),
+        ({"RESUME": "latest"}, "RESUME=latest: goes with a single run"),
+        ({"SYNK": "ddp"}, "SYNK=ddp: no such setting; did you mean SYNC?"),
+    ],
+)
+def test_bad_input_is_one_line_before_anything_is_written(runs, words, says, tmp_path):
+    with pytest.raises((UserError, SpecError)) as error:
+        start(**words)
+    assert str(error.value).startswith(says)
+    assert "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_another_sweep_is_refused(runs):
+    start(SYNC="ddp", NODES="2", NAME="s")
+    with pytest.raises(UserError, match=r"sweeps/s: is a sweep with NODES=2, this is one with NODES=2,4; .* NAME="):
+        start(SYNC="ddp", NODES="2,4", NAME="s")
+    with pytest.raises(UserError, match=r"is a sweep with no STEPS, this is one with STEPS=9"):
+        start(SYNC="ddp", NODES="2", STEPS="9", NAME="s")
+
+
+def test_other_settings_have_another_folder(runs):
+    start(SYNC="ddp", NODES="2")
+    start(SYNC="ring", NODES="2")
+    start(NODES="2", SYNC="ring")
+    assert len(list(sweep.Path("sweeps").iterdir())) == 2
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"schema": 9}', '{"schema": 1}', '{"schema": "x"}'])
+def test_a_half_written_sweep_is_one_line(text, tmp_path):
+    (tmp_path / "sweep.json").write_text(text)
+    with pytest.raises(UserError) as error:
+        sweep.load(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_two_at_once_are_refused(runs):
+    start(SYNC="ddp", NODES="2", NAME="s")
+    with sweep._alone(sweep.Path("sweeps/s")), pytest.raises(UserError, match="another sweep works in it now"):
+        start(SYNC="ddp", NODES="2", NAME="s")
+
+
+def test_what_is_left_is_told_from_what_cells_took():
+    cells = [sweep.Cell({"SYNC": name}, 2) for name in ("ddp", "ring", "gossip")]
+    job = sweep.Sweep(sweep.Path("x"), {}, cells)
+    assert job.seconds_left() is None
+    job.tries = [sweep.Try(0, 1, "a", 10.0), sweep.Try(1, 1, "b", 30.0), sweep.Try(2, 1, "c", 90.0, "killed")]
+    # no result of any is there, so all six are open: 2 of 10 s, 2 of 30 s, 2 of the mean, 20 s
+    assert job.seconds_left() == pytest.approx(120)
+    assert [sweep.duration(s) for s in (40, 720, 12600)] == ["40 s", "12 min", "3.5 h"]
+
+
+def test_its_end_is_a_table_of_all_cells(runs, capsys, monkeypatch):
+    told = []
+    monkeypatch.setattr(compare, "report_sweep", lambda done, say, as_json: told.append(done))
+    start(SYNC="ddp,ring", NODES="2", NAME="s")
+    assert [len(told[0].results(cell)) for cell in (0, 1)] == [1, 1]
+    assert json.loads(sweep.Path("sweeps/s/sweep.json").read_text())["schema"] == sweep.SCHEMA
+    assert summary.mean(t.seconds for t in told[0].tries) >= 0
