@@ -12,7 +12,7 @@ from docker import DockerClient
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 
-from monitor import engine, images
+from monitor import engine, images, mending
 from monitor.cluster_settings import LOG_SETTINGS, SETTINGS, SHM_BYTES, ClusterSettings, check_port, project
 from monitor.engine import PROJECT_LABEL, ROLE_LABEL
 from monitor.errors import RunFailed, UserError, refuse_unknown
@@ -32,7 +32,7 @@ def up(settings: dict[str, str], args) -> int:
         wanted = ClusterSettings.from_settings(settings, host["NCPU"], host["MemTotal"])
         present = containers(client, wanted.project)
         _check_port(client, wanted.project, "PROMETHEUS_PORT", wanted.prometheus_port)
-        frozen = _unpause(present)
+        paused = mending.unpause(present)
         _refuse_while_training(wanted, present)
         made = images.ensure(client, wanted.images)
         if made.grafana:
@@ -40,7 +40,8 @@ def up(settings: dict[str, str], args) -> int:
         say(f"starting {wanted.stated()}")
         services = [*wanted.node_names(), "prometheus", *(["grafana"] if made.grafana else [])]
         remove_containers([c for c in present if c.labels.get(_SERVICE) not in services])
-        _restart([c for c in present if c.labels.get(_SERVICE) in services and (c in frozen or _unhealthy(c))])
+        wanted_now = [c for c in present if c.labels.get(_SERVICE) in services]
+        mending.restart([c for c in wanted_now if c in paused or mending.unhealthy(c)])
         try:
             wait = ("--wait", "--wait-timeout", str(_HEALTHY_WITHIN_SECONDS))
             engine.compose(wanted.project, wanted.variables(made), "up", "--detach", "--no-build", *wait, *services)
@@ -223,31 +224,6 @@ def _check_port(client: DockerClient, name: str, setting: str, port: int) -> Non
 
 def _published(container: Container) -> list[int]:
     return [int(b["HostPort"]) for bindings in container.ports.values() for b in bindings or () if b["HostPort"]]
-
-
-def _unpause(present: list[Container]) -> list[Container]:
-    """Let paused services go on: Compose would neither wait for them nor change them. Returns those."""
-    paused = [container for container in present if container.status == "paused"]
-    for container in paused:
-        say(f"{container.labels[_SERVICE]} is paused: it goes on")
-        container.unpause()
-        container.reload()
-    return paused
-
-
-def _unhealthy(container: Container) -> bool:
-    return container.status == "running" and _state(container)["health"] == "unhealthy"
-
-
-def _restart(sick: list[Container]) -> None:
-    """Start services afresh that are not well, all at once: Compose gives up on what is unhealthy when it comes."""
-
-    def restart(container):
-        say(f"{container.labels[_SERVICE]} is not well: it is started again")
-        container.restart(timeout=2)
-
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(restart, sick))
 
 
 def _refuse_while_training(wanted: ClusterSettings, present: list[Container]) -> None:
