@@ -1,4 +1,4 @@
-"""Services that `up` must put right itself: Compose neither waits for what is paused nor starts again what is unhealthy."""
+"""What `up` puts right itself: Compose neither waits for what is paused nor starts again what is unhealthy."""
 
 from concurrent.futures import ThreadPoolExecutor
 
