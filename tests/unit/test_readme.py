@@ -1,10 +1,13 @@
 """The README's tables against the registry: every strategy and model has its row, with the file and the figures."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+from monitor.run import NOT_IN_SPEC
 from trainer.registry import DATA, MODELS, SYNCS
+from trainer.spec import RunSpec
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 ROWS = [line for line in README.splitlines() if line.startswith("| `")]
@@ -32,3 +35,10 @@ def test_every_strategy_has_a_row_that_links_its_file(name):
 @pytest.mark.parametrize("name", [*products_own(MODELS), *products_own(DATA)])
 def test_every_model_and_data_set_is_named(name):
     assert f"`{name}`" in README
+
+
+def test_every_setting_of_a_run_has_its_row():
+    table = README[README.index("| setting | default") : README.index("| strategy | bytes")]
+    rows = [line.split("|")[1] for line in table.splitlines()]
+    named = {name for row in rows for name in re.findall(r"`([A-Z_]+)`", row)}
+    assert named == {*RunSpec.settings_help(), *NOT_IN_SPEC}
