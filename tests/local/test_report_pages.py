@@ -12,11 +12,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from report_cases import write_run
+
 from monitor.report.command import write
 from monitor.report.load import load
 from monitor.report.plots import Plot
 from monitor.report.run_page import run_page
-from report_cases import write_run
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 LOOK = """
