@@ -15,6 +15,7 @@ import threading
 import traceback
 from datetime import timedelta
 from pathlib import Path
+from queue import SimpleQueue
 from typing import NoReturn
 
 from trainer import environment, events, layout
@@ -24,20 +25,42 @@ from trainer.registry import SYNCS
 from trainer.spec import RunSpec, SpecError
 
 DONE, FAILED, BAD_INPUT = 0, 1, 2
+TELL_SECONDS = 10.0  # how long a rank that failed waits for its last words to be read
 
 
 class Rank:
-    """This process as its launcher sees it: what it says, its heartbeat, and how it ends."""
+    """This process as its launcher sees it: what it says, its heartbeat, and how it ends.
+
+    What it says is written by a thread of its own: whoever reads it may be stopped (Ctrl-Z), and training goes on.
+    """
 
     def __init__(self, stream):
-        self.stream = stream
+        self._untold: SimpleQueue[events.Event | threading.Event] = SimpleQueue()
+        threading.Thread(target=self._write, args=(stream,), daemon=True, name="events").start()
         self.number = int(os.environ["RANK"]) if os.environ.get("RANK", "").isdecimal() else 0
         self.peers: Peers | None = None
         self._ending = threading.Lock()
 
     def tell(self, event: events.Event) -> None:
-        """Write one event."""
-        events.write(event, self.stream)
+        """Say one event. Does not wait until it is written."""
+        self._untold.put(event)
+
+    def finish_telling(self, seconds: float | None = None) -> None:
+        """Wait until all that was told is written, or for so many seconds."""
+        told = threading.Event()
+        self._untold.put(told)
+        told.wait(seconds)
+
+    def _write(self, stream) -> None:
+        try:
+            while True:
+                match self._untold.get():
+                    case threading.Event() as told:
+                        told.set()
+                    case event:
+                        events.write(event, stream)
+        except OSError:
+            os._exit(FAILED)  # nobody will ever read it: who started this rank is gone
 
     def begin(self) -> None:
         """Start the heartbeat, and the thread that ends this process on a signal.
@@ -79,6 +102,7 @@ class Rank:
             )
             if self.peers:
                 self.peers.leave(kind, message, suspect, linger=not quietly)
+            self.finish_telling(TELL_SECONDS)
         finally:
             os._exit(BAD_INPUT if kind == "input" else FAILED)
 
@@ -183,6 +207,7 @@ def main() -> NoReturn:
         run(rank)
     except BaseException as error:
         rank.fail(*classify(error), traceback.format_exc())
+    rank.finish_telling()
     sys.stderr.flush()
     os._exit(DONE)  # all is written; taking torch apart in order would cost another second
 
