@@ -157,20 +157,32 @@ def _line(series: Series, i: int, axes) -> None:
 
 
 def _bars(plot: Bars, axes) -> None:
+    """Lying where their labels are long: labels are read, not guessed."""
+    lying = max(map(len, plot.labels), default=0) > 10
     places = range(len(plot.labels))
     bottom = [0.0] * len(plot.labels)
     for i, (part, heights) in enumerate(plot.parts.items()):
         known = [height or 0.0 for height in heights]
-        axes.bar(
-            places, known, bottom=bottom, width=0.7, label=part, color=COLOURS[i % len(COLOURS)], edgecolor=PAPER,
-            linewidth=0.6, hatch=("", "///", "...", "xx", "\\\\\\")[i % 5],
-        )  # fmt: skip
+        look = {"label": part, "color": COLOURS[i % len(COLOURS)], "edgecolor": PAPER, "linewidth": 0.6}
+        look["hatch"] = ("", "///", "...", "xx", "\\\\\\")[i % 5]
+        if lying:
+            axes.barh(places, known, left=bottom, height=0.7, **look)
+        else:
+            axes.bar(places, known, bottom=bottom, width=0.7, **look)
         bottom = [b + k for b, k in zip(bottom, known, strict=True)]
-    long = max(map(len, plot.labels), default=0) * len(plot.labels) > 60
-    axes.set_xticks(list(places), plot.labels, rotation=30 if long else 0, ha="right" if long else "center")
-    axes.set_ylabel(plot.y_label)
-    axes.set_ylim(0, 1.08 * max(bottom, default=0) or 1)
-    axes.grid(axis="x", visible=False)
+    top = 1.08 * max(bottom, default=0) or 1
+    if lying:
+        axes.figure.set_figheight(max(HEIGHT, 1.2 + 0.28 * len(plot.labels)))
+        axes.set_yticks(list(places), plot.labels)
+        axes.invert_yaxis()
+        axes.set_xlim(0, top)
+        axes.set_xlabel(plot.y_label)
+        axes.grid(axis="y", visible=False)
+    else:
+        axes.set_xticks(list(places), plot.labels)
+        axes.set_ylim(0, top)
+        axes.set_ylabel(plot.y_label)
+        axes.grid(axis="x", visible=False)
     _legend(axes, len(plot.parts))
 
 

@@ -18,7 +18,7 @@ def sweep_page(job: Sweep, groups: list[Group]) -> Page:
     """The cells of a sweep side by side."""
     first = next((g for g in groups if g.results), None)
     sections = [
-        Section("Side by side", comparison(groups)),
+        Section("Side by side", [*comparison(groups), *speed_up(groups)]),
         Section("What failed", failed(job)),
         Section("Runs", [runs_table(job)]),
         Section("On what", [run_page.machine(first.results[0])] if first else []),
@@ -35,7 +35,7 @@ def progress(job: Sweep) -> str:
 
 
 def comparison(groups: list[Group], name: str = "compare") -> list:
-    """The comparison as tables, phases as bars, and speed-up where there are several sizes."""
+    """The comparison as tables, and phases as bars."""
     found, notes = compare.rows(groups), None
     items = []
     for part, title in ((compare.columns(), "Runs side by side"), (compare.phase_columns(), "Seconds of a step")):
@@ -50,7 +50,7 @@ def comparison(groups: list[Group], name: str = "compare") -> list:
         parts["exposed sync"] = [row["sync_seconds"].value for row in timed]
         labels = [row["label"] for row in timed]
         items.append(Bars(f"{name}-steps", "A step by phase, mean of the workers", "seconds", labels, parts))
-    return [*items, *speed_up(groups, name)]
+    return items
 
 
 def _plain(value, column: compare.Column):
@@ -59,7 +59,7 @@ def _plain(value, column: compare.Column):
     return value.value if isinstance(value, Estimate) else value
 
 
-def speed_up(groups: list[Group], name: str = "compare") -> list[Lines]:
+def speed_up(groups: list[Group], name: str = "speed-up") -> list[Lines]:
     """Speed-up over one node against the number of workers, a line per strategy, with the ideal line."""
     lines: dict[str, list[tuple[int, Estimate]]] = {}
     for group in groups:
@@ -78,7 +78,7 @@ def speed_up(groups: list[Group], name: str = "compare") -> list[Lines]:
         x, found = zip(*points, strict=True)
         series.append(Series(label, list(x), [e.value for e in found], [e.low for e in found], [e.high for e in found]))
     title = "Speed-up over one node (samples per second), with 95 % intervals"
-    return [Lines(f"{name}-speed-up", title, "workers", "speed-up", series, whole_x=True)]
+    return [Lines(f"{name}-plot", title, "workers", "speed-up", series, whole_x=True)]
 
 
 def family(group: Group) -> str:
