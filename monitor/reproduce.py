@@ -74,6 +74,7 @@ def tell(made: Reproduced, say, as_json: bool) -> None:
 def plan(wanted: Preset, folder: Path, asked: dict[str, str], words: dict[str, str], say) -> Sweep:
     """The sweep of a preset, on data that can be had. Raises UserError and SpecError before anything is started."""
     more = {n: v for n, v in words.items() if n not in ("DATA_DIR", "NAME", "SWEEPS_DIR")}
+    sweep.keep(more)
     if "REPEATS" in more:
         sweep.whole("REPEATS", more["REPEATS"], sweep.MAX_REPEATS)
     place = sweep.place_of(more)

@@ -13,6 +13,7 @@ import hashlib
 import itertools
 import json
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,12 +26,14 @@ from rich.text import Text
 from monitor import results, run, runtime, summary
 from monitor.errors import FAILED, Busy, UserError, refuse_unknown
 from monitor.interrupt import Stop
+from trainer.checkpoint_folder import FOLDER
 from trainer.registry import SYNCS
 from trainer.spec import RunSpec, SpecError
 
 SCHEMA = 1
 OWN = {
     "REPEATS": "how often each combination is run; default: 1",
+    "KEEP": "1: keep the checkpoints of its runs, which may be large; default: 0",
     "NAME": "name of the sweep's folder; default: made from the settings",
     "SWEEPS_DIR": "folder of sweeps; default: sweeps",
 }
@@ -202,6 +205,7 @@ def goes_on(folder: Path, asked: dict[str, str]) -> Sweep:
 def plan(folder: Path, asked: dict[str, str]) -> Sweep:
     """The sweep of a command's words. Raises UserError and SpecError before anything is written or started."""
     words = dict(asked)
+    keep(words)
     repeats = whole("REPEATS", words.pop("REPEATS", "1"), MAX_REPEATS)
     cells, left_out = product(words, repeats, place_of(words))
     return Sweep(folder, asked, cells, [f"left out: {line}" for line in left_out])
@@ -249,6 +253,12 @@ def values(name: str, text: str) -> list[str]:
     return found
 
 
+def keep(words: dict[str, str]) -> None:
+    """Take KEEP out of the words. Raises UserError."""
+    if (text := words.pop("KEEP", "0")) not in ("0", "1"):
+        raise UserError(f"KEEP={text}: 0 or 1")
+
+
 def whole(name: str, text: str, most: int) -> int:
     """The number from 1 that the text gives. Raises UserError."""
     if not re.fullmatch(r"[0-9]{1,6}", text) or not 1 <= int(text) <= most:
@@ -279,6 +289,8 @@ def carry_out(sweep: Sweep, say: Console) -> int:
                 failed += tried.error is not None
                 sweep.tries.append(tried)
                 sweep.save()
+                if tried.run and sweep.asked.get("KEEP") != "1":
+                    shutil.rmtree(sweep.folder / tried.run / FOLDER, ignore_errors=True)
             if stop.asked:
                 say.print("stopped; the same command goes on from here", highlight=False)
                 return FAILED

@@ -152,6 +152,7 @@ def test_shares_are_lists_themselves(runs):
         ({"SYNC": "ddp,dpp"}, "SYNC=dpp: one of: single, ddp"),
         ({"NODES": "2,64"}, "NODES=64: a whole number from 1 to 16"),
         ({"SYNC": "ring", "H": "4,8"}, "H=4: SYNC=ring does not take it"),
+        ({"KEEP": "yes"}, "KEEP=yes: 0 or 1"),
         ({"REPEATS": "0"}, "REPEATS=0: a whole number from 1 to 100"),
         ({"REPEATS": "1,2"}, "REPEATS=1,2: a whole number"),
         ({"NAME": "../x"}, "NAME=../x: letters, digits"),
@@ -188,6 +189,20 @@ def test_a_half_written_sweep_is_one_line(text, tmp_path):
     with pytest.raises(UserError) as error:
         sweep.load(tmp_path)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("words", "left"), [({}, False), ({"KEEP": "0"}, False), ({"KEEP": "1"}, True)])
+def test_checkpoints_go_unless_they_are_wanted(runs, words, left):
+    class Leaves(Runs):
+        def __call__(self, words, say, began, stop):
+            result = super().__call__(words, say, began, stop)
+            (sweep.Path("sweeps/s") / result["id"] / "checkpoints" / "step-000003").mkdir(parents=True)
+            return result
+
+    runs.__class__ = Leaves
+    assert start(SYNC="ddp", NODES="2", NAME="s", **words) == 0
+    assert sweep.Path("sweeps/s/run-1/checkpoints").exists() == left
+    assert sweep.Path("sweeps/s/run-1/result.json").exists()
 
 
 def test_two_at_once_are_refused(runs):
