@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from monitor import claims
+from monitor.cells import Cell, product, values
 from monitor.errors import UserError
-from monitor.sweep import Cell, product, values
 
 try:
     import tomllib

@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from monitor import claims, compare, data, preset, run, summary, sweep
+from monitor.cells import Cell
 from monitor.errors import UserError
 from monitor.figures import Group
 from monitor.preset import Preset
-from monitor.sweep import Cell, Sweep
+from monitor.sweep import Sweep
 from trainer.spec import RunSpec
 
 SETTINGS = sweep.SETTINGS | {

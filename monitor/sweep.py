@@ -10,7 +10,6 @@ alike. What is finished is read from the runs' own results; a cell that failed i
 
 import fcntl
 import hashlib
-import itertools
 import json
 import re
 import shutil
@@ -24,10 +23,10 @@ from rich.console import Console
 from rich.text import Text
 
 from monitor import results, run, runtime, summary
+from monitor.cells import Cell, product
 from monitor.errors import FAILED, Busy, UserError, refuse_unknown
 from monitor.interrupt import Stop
 from trainer.checkpoint_folder import FOLDER
-from trainer.registry import SYNCS
 from trainer.spec import RunSpec, SpecError
 
 SCHEMA = 1
@@ -37,28 +36,9 @@ OWN = {
     "NAME": "name of the sweep's folder; default: made from the settings",
     "SWEEPS_DIR": "folder of sweeps; default: sweeps",
 }
-LISTS = {"SHARES": "/"}  # settings whose values hold commas themselves, and what parts two of their values
-ONE_VALUE = ("DATA_DIR", "DATA_CACHE", "PROJECT", "RUNTIME")  # the same for every cell, and may hold commas
 NOT_HERE = ("RESUME", "RUNS_DIR", "PAGES")
 SETTINGS = {n: what for n, what in (RunSpec.settings_help() | run.NOT_IN_SPEC).items() if n not in NOT_HERE} | OWN
 MAX_REPEATS = 100
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One combination: what `syncbed run` is given, and how often. `group` names the part of a preset it is of."""
-
-    words: dict[str, str]
-    repeats: int
-    group: str = ""
-
-    def text(self, among: list["Cell"]) -> str:
-        """Its group, and the words in which it differs from others of it; all its words when it has neither."""
-        own = [cell for cell in among if cell.group == self.group]
-        names = [n for n in self.words if len({cell.words.get(n) for cell in own}) > 1]
-        if not names and not self.group:
-            names = list(self.words)
-        return " ".join([self.group] * bool(self.group) + [f"{name}={self.words[name]}" for name in names])
 
 
 @dataclass(frozen=True)
@@ -214,43 +194,6 @@ def plan(folder: Path, asked: dict[str, str]) -> Sweep:
 def place_of(words: dict[str, str]):
     """The runtime that RUNTIME= names, or that a run would choose. Raises UserError."""
     return runtime.choose({name: words[name] for name in ("RUNTIME", "PROJECT") if name in words})
-
-
-def product(words: dict[str, str], repeats: int, place, group: str = "") -> tuple[list[Cell], list[str]]:
-    """Every combination that can be run as a Cell, and of the others a line each that says why not.
-
-    Raises SpecError for a value with which no combination can be run, and UserError for what no sweep takes.
-    """
-    lists = {name: values(name, text) for name, text in words.items()}
-    cells, refused = [], []
-    for combination in itertools.product(*lists.values()):
-        given = {"RUNTIME": place.name} | dict(zip(lists, combination, strict=True))
-        spec_words = {name: value for name, value in given.items() if name not in run.NOT_IN_SPEC}
-        if "NODES" not in given and not SYNCS.get(given.get("SYNC"), SYNCS["ddp"]).one_node:
-            given["NODES"] = spec_words["NODES"] = str(place.default_nodes)
-        try:
-            RunSpec.from_settings(spec_words)
-            cells.append(Cell(given, repeats, group))
-        except SpecError as error:
-            refused.append((given, error))
-    for name, choices in lists.items():
-        for value in choices:
-            if not any(cell.words[name] == value for cell in cells):
-                raise next(error for given, error in refused if given[name] == value)
-    several = [name for name, choices in lists.items() if len(choices) > 1]
-    return cells, [" ".join(f"{n}={given[n]}" for n in several) + f" ({error})" for given, error in refused]
-
-
-def values(name: str, text: str) -> list[str]:
-    """The values of a setting's list. Raises UserError for an empty value, or one twice."""
-    if name in ONE_VALUE:
-        return [text]
-    found = [part.strip() for part in text.split(LISTS.get(name, ","))]
-    if not all(found):
-        raise UserError(f"{name}={text}: a list with an empty value; as in SYNC=ddp,all_reduce")
-    if twice := next((value for value in found if found.count(value) > 1), None):
-        raise UserError(f"{name}={text}: {twice} stands there twice; REPEATS= runs everything several times")
-    return found
 
 
 def keep(words: dict[str, str]) -> None:

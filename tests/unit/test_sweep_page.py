@@ -7,11 +7,12 @@ import pytest
 from report_cases import write_run
 
 from monitor import compare, preset, reproduce
+from monitor.cells import Cell
 from monitor.report.page import html, write_page
 from monitor.report.plots import Plot
 from monitor.report.sweep_page import reproduced_page, sweep_page
 from monitor.report.tables import Table
-from monitor.sweep import Cell, Sweep, Try
+from monitor.sweep import Sweep, Try
 
 TOML = """
 title = "A report"
