@@ -14,6 +14,7 @@ RESULTS = Path(__file__).parent / "results"
 
 def syncbed(*words: str) -> dict:
     """Run one command with --json and return what it printed. Exits with its message when it fails."""
+    words += ("PAGES=0",) if words[0] == "run" else ()
     done = subprocess.run(
         [sys.executable, "-m", "monitor.cli", *words, "--json"], cwd=ROOT, capture_output=True, text=True
     )

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import ROOT, publish
 
 TURNS = 5
-WORDS = ["RUNTIME=docker", "SYNC=ddp", "DATA=synthetic", "NODES=4", "STEPS=1"]
+WORDS = ["RUNTIME=docker", "SYNC=ddp", "DATA=synthetic", "NODES=4", "STEPS=1", "PAGES=0"]
 
 
 def one() -> tuple[dict[str, float], dict]:
