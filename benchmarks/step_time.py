@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/step_time.py        # about 8 minutes on 2 cores, which must have nothing else to do
 
 Both train VGG-11 with the same ranks, threads, batch and precision; they take turns, every second one the other way
-round, so that drift hits both alike. The figure is the ratio of the turns' medians, each run's first step left out, with
-its 95 % interval. Goal: at most 1.03.
+round, so that drift hits both alike. The figure is the ratio of the turns' medians, each run's first step left out,
+with its 95 % interval. Goal: at most 1.03.
 """
 
 import json
