@@ -88,7 +88,7 @@ SYNCS = {
         "trainer.sync.diloco:Diloco",
         "H local steps, then an outer Nesterov step along the averaged change",
         exact=False,
-        settings=("local_steps", "outer_lr", "outer_momentum"),
+        settings=("local_steps", "outer_lr", "outer_momentum", *_COMPRESSION),
     ),
     "gossip": Strategy(
         "trainer.sync.gossip:Gossip",

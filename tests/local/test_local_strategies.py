@@ -25,6 +25,8 @@ def case(sync: str, workers: int, **settings) -> RunSpec:
 
 
 WORLDS = (1, 2, 3, 4)
+LOSSLESS = {"topk": {"ratio": 1.0}, "powersgd": {"compress_rank": 400}, "bf16": {}}  # but for bf16's rounding
+LOSSY = {"topk": {"ratio": 0.03}, "powersgd": {"compress_rank": 2}}
 CASES = {
     "single": case("single", 1),
     **{f"local_sgd H=1 n={n}": case("local_sgd", n, local_steps=1, momentum=0.0) for n in WORLDS},
@@ -36,6 +38,8 @@ CASES = {
     "local_sgd epochs": case("local_sgd", 2, local_steps=3, steps=None, epochs=2),
     **{f"diloco n={n}": case("diloco", n, local_steps=3) for n in WORLDS},
     "diloco plain": case("diloco", 3, local_steps=3, outer_lr=1.0, outer_momentum=0.0, momentum=0.0),
+    **{f"diloco all {c}": case("diloco", 3, local_steps=3, compress=c, **how) for c, how in LOSSLESS.items()},
+    **{f"diloco some {c}": case("diloco", 3, local_steps=3, compress=c, **how) for c, how in LOSSY.items()},
     **{f"gossip {t} n={n}": case("gossip", n, topology=t) for t in ("ring", "random") for n in WORLDS},
     **{f"psgd n={n}": case("psgd", n) for n in WORLDS},
     **{f"hogwild n={n}": case("hogwild", n) for n in (1, 2)},
@@ -195,6 +199,24 @@ def test_diloco_with_outer_lr_1_and_no_momentum_is_local_sgd(outcomes):
         for a, b in zip(ours.weights, local.weights, strict=True):
             close(a, b)
         close(ours.final, local.final)
+
+
+@pytest.mark.parametrize("compress", LOSSLESS)
+def test_diloco_that_sends_all_entries_or_the_full_rank_is_diloco(compress, outcomes):
+    """What is lost, and fed back, is followed entry by entry in tests/unit/test_diloco.py."""
+    tolerance = {"rtol": 0.02, "atol": 2e-3} if compress == "bf16" else {"rtol": 1e-4, "atol": 1e-5}
+    for ours, plain in zip(outcomes[f"diloco all {compress}"], outcomes["diloco n=3"], strict=True):
+        for a, b in zip(ours.weights, plain.weights, strict=True):
+            torch.testing.assert_close(a, b, **tolerance)
+
+
+@pytest.mark.parametrize("compress", LOSSY)
+def test_diloco_that_loses_something_keeps_the_replicas_equal_and_sends_less(compress, outcomes):
+    ranks, plain = outcomes[f"diloco some {compress}"], outcomes["diloco n=3"]
+    for step in (3, 6):
+        assert all(torch.equal(rank.weights[step - 1], ranks[0].weights[step - 1]) for rank in ranks)
+        assert not torch.allclose(ranks[0].weights[step - 1], plain[0].weights[step - 1], rtol=1e-4, atol=1e-5)
+    assert 0 < ranks[0].of(Step)[2].sent_bytes < plain[0].of(Step)[2].sent_bytes / 2
 
 
 RING = {

@@ -1,4 +1,4 @@
-"""The surface of a compressor: what travels in place of gradients. One file, one class, one line in the registry.
+"""The surface of a compressor: what travels in place of gradients (or, with diloco, changes of weights). One file, one class, one line in the registry.
 
 Two forms, for one and the same idea:
     reduce           gradients become their sum over the ranks, by collectives that the strategy hands in
@@ -27,6 +27,11 @@ class Traffic:
 
     sums: tuple[tuple[int, int], ...] = ()  # (elements, bytes of an element) of each tensor that is summed
     gathered: tuple[int, ...] = ()  # bytes of each tensor that is gathered
+
+    def ring_bytes(self, n: int) -> float:
+        """What each of n ranks sends, and receives, when sums and gathered tensors go round rings, as Gloo's do."""
+        summed = sum(elements * size for elements, size in self.sums)
+        return 2 * (n - 1) / n * summed + (n - 1) * sum(self.gathered)
 
 
 class Compressor:

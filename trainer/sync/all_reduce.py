@@ -33,9 +33,7 @@ class AllReduce(Sync):
         n, parameters = self.wire.world_size, self.parameters()
         total = self.batch_norm_bytes()
         for names in self.groups:
-            traffic = self.compressor.traffic({name: parameters[name] for name in names})
-            total += sum(2 * (n - 1) / n * elements * size for elements, size in traffic.sums)
-            total += sum((n - 1) * size for size in traffic.gathered)
+            total += self.compressor.traffic({name: parameters[name] for name in names}).ring_bytes(n)
         return total, total
 
     def state(self) -> dict:

@@ -2,6 +2,7 @@
 
 import torch
 
+from trainer.compress.base import compressor, split
 from trainer.sync.local_sgd import local_step_bytes
 from trainer.sync.replicas import Replicas, flat, put_back
 
@@ -21,12 +22,16 @@ class Diloco(Replicas):
     those are what is counted as synchronisations; when H does not divide T, one more average of the weights,
     2(n-1)/n * S without an outer step, makes one model of the replicas after the last step.
 
+    COMPRESS makes the change smaller on its way, see trainer/compress/: the formula of all_reduce, divided by H. What a
+    rank did not send of its change it adds to its next one (error feedback). That last average travels as it is.
+
     The inner momentum stays each rank's own, across outer steps too; so do batch-norm statistics while training.
     """
 
     def setup(self, model):
         self.outer = flat(model.parameters())
         self.velocity = torch.zeros_like(self.outer)
+        self.compressor = compressor(self.spec)
         return super().setup(model)
 
     def mix(self, step: int) -> None:
@@ -44,14 +49,23 @@ class Diloco(Replicas):
 
     def average(self, change: torch.Tensor) -> torch.Tensor:
         """The mean of `change`, float32 (parameters,), over the ranks. All that DiLoCo sends goes through here."""
-        return self.wire.all_reduce(change).div_(self.wire.world_size)
+        parts = dict(zip(self.shapes, split(change, self.shapes.values()), strict=True))
+        self.compressor.reduce(parts, self.wire.all_reduce, self.wire.all_gather)  # the parts are views of `change`
+        return change.div_(self.wire.world_size)
+
+    @property
+    def shapes(self) -> dict:
+        """What the change is made of, by name: as the weights."""
+        return dict(self.model.named_parameters())
 
     def state(self) -> dict:
-        return {"outer": self.outer.clone(), "velocity": self.velocity.clone()}
+        return {"outer": self.outer.clone(), "velocity": self.velocity.clone(), **self.compressor.state_dict()}
 
     def load_state(self, state: dict) -> None:
+        self.compressor.load_state_dict(state)
         self.outer.copy_(state["outer"])
         self.velocity.copy_(state["velocity"])
 
     def step_bytes(self, gradient_bytes: int) -> tuple[float, float]:
-        return local_step_bytes(self, gradient_bytes, gradient_bytes)
+        each = self.compressor.traffic(self.shapes).ring_bytes(self.wire.world_size)
+        return local_step_bytes(self, each, gradient_bytes)

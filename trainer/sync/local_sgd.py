@@ -27,12 +27,13 @@ class LocalSgd(Replicas):
         self.synchronisations += 1
 
     def step_bytes(self, gradient_bytes: int) -> tuple[float, float]:
-        return local_step_bytes(self, gradient_bytes * (2 if self.spec.momentum else 1), gradient_bytes)
+        n, m = self.wire.world_size, 2 if self.spec.momentum else 1
+        return local_step_bytes(self, 2 * (n - 1) / n * m * gradient_bytes, gradient_bytes)
 
 
-def local_step_bytes(sync: Replicas, synchronised_bytes: int, gradient_bytes: int) -> tuple[float, float]:
-    """Mean over the steps of all-reducing `synchronised_bytes` each H steps, and the weights of what is over."""
+def local_step_bytes(sync: Replicas, each: float, gradient_bytes: int) -> tuple[float, float]:
+    """Mean over the steps: `each` bytes every H steps, and once an all-reduce of the weights when steps are over."""
     n, steps, every = sync.wire.world_size, sync.steps, sync.spec.local_steps
-    reduced = steps // every * synchronised_bytes + (steps % every > 0) * gradient_bytes
-    ring = 2 * (n - 1) / n * reduced / steps
-    return ring, ring
+    last = (steps % every > 0) * 2 * (n - 1) / n * gradient_bytes
+    mean = (steps // every * each + last) / steps
+    return mean, mean
