@@ -107,6 +107,7 @@ def rank_summary(rank: int, node: str, role: str, state: RankState, rows: list[R
     counted = state.steps[1:]
     whole = [step.step_seconds for step in counted]
     traffic = [event for event in (*state.steps, state.trained, state.served) if event]
+    window = state.trained or state.served
     own = summarise([row for row in rows if row.node == node], node)
     return {
         "rank": rank,
@@ -121,8 +122,8 @@ def rank_summary(rank: int, node: str, role: str, state: RankState, rows: list[R
         "phase_seconds": {p: statistics.fmean(s.seconds[p] for s in counted) if counted else None for p in PHASES},
         "sent_bytes": sum(event.sent_bytes for event in traffic),
         "received_bytes": sum(event.received_bytes for event in traffic),
-        "interface_sent_bytes": state.trained.interface_sent_bytes if state.trained else None,
-        "interface_received_bytes": state.trained.interface_received_bytes if state.trained else None,
+        "interface_sent_bytes": window.interface_sent_bytes if window else None,
+        "interface_received_bytes": window.interface_received_bytes if window else None,
         "updates": state.served.updates if state.served else None,
         "staleness": staleness(state),
         "peak_memory_bytes": state.finished.peak_memory_bytes if state.finished else None,

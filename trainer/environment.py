@@ -99,16 +99,6 @@ def settle(thread_count: int, interface_name: str, environ=os.environ) -> None:
     environ["GLOO_SOCKET_IFNAME"] = interface_name
 
 
-def interface_bytes(environ=os.environ, root: Path = Path("/sys/class/net")) -> tuple[int, int]:
-    """Bytes that this rank's network interface has sent and received since it came up; zeros where nobody counts."""
-    counters = root / environ.get("GLOO_SOCKET_IFNAME", "lo") / "statistics"
-    try:
-        sent, received = (int((counters / f"{way}_bytes").read_text()) for way in ("tx", "rx"))
-    except (OSError, ValueError):
-        return 0, 0
-    return sent, received
-
-
 def has_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether this CPU has bfloat16 instructions (x86: AVX-512 BF16 or AMX; Arm: BF16)."""
     try:

@@ -108,6 +108,8 @@ class Served(Event):
     updates: int  # SGD steps on its part
     sent_bytes: int  # payload to workers and evaluator, from the first push to the last pull
     received_bytes: int
+    interface_sent_bytes: int  # by the network interface over the same time, as in Trained
+    interface_received_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,6 +69,11 @@ NOTHING = -1  # in place of a number of updates: no weights follow
 HEAD_BYTES = 16
 
 
+def taken(worker: int) -> str:
+    """Where in the store a worker says that it has the last weights."""
+    return f"taken/{worker}"
+
+
 def head(what: int = 0, number: int = 0) -> torch.Tensor:
     """What goes before every message to and from a server: two int64."""
     return torch.tensor([what, number])

@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy
 from trainer import checkpoint, events
 from trainer.checkpoint_folder import FOLDER
 from trainer.data.prepared import InputError, Prepared
-from trainer.environment import interface_bytes
 from trainer.evaluate import evaluate
+from trainer.interface import Window
 from trainer.layout import WORKER, roles
 from trainer.metrics import metrics
 from trainer.registry import DATA, MODELS, SYNCS, load
@@ -84,7 +84,7 @@ class Run:
     def train(self) -> None:
         """Take all steps that are left; tells a Step each, a Checkpoint each EVERY steps, and Trained."""
         self.wire.meet("the first step")
-        interface = interface_bytes()
+        self.interface = Window()
         began = time.perf_counter()
         for step in range(self.steps_before + 1, self.steps + 1):
             self.step(step)
@@ -92,14 +92,15 @@ class Run:
                 self._checkpoint(step)
             if self.spec.evaluate_steps and step % self.spec.evaluate_steps == 0 and step < self.steps:
                 self._score(step)
-        self._last = capture(self)  # before `finish`: a longer run goes on from here
+        with self.interface.left_out():
+            self._last = capture(self)  # before `finish`: a longer run goes on from here
         if type(self.sync).finish is not Sync.finish:
             self._last = {name: v.clone() if torch.is_tensor(v) else v for name, v in self._last.items()}
         self.sync.finish()
         self.wire = self.sync.wire  # without the workers that were lost, where the strategy goes on without them
         seconds = time.perf_counter() - began
         self.wire.meet("the end of training")
-        interface = [after - before for after, before in zip(interface_bytes(), interface, strict=True)]
+        interface = self.interface.bytes()
         sent, received = self.wire.take_bytes()
         seen = self.wire.all_reduce(torch.from_numpy(self.batches.seen).to(torch.uint8))
         self.tell(
@@ -177,20 +178,23 @@ class Run:
         with self.wire.uncounted():
             if self.sync.lockstep:
                 self.wire.meet(f"the checkpoint of step {step}")
-                self._save(step, capture(self), brought_together(self.model, self.wire), self.wire)
+                with self.interface.left_out():
+                    self._save(step, capture(self), brought_together(self.model, self.wire), self.wire)
                 self.wire.meet(f"step {step + 1}")
             elif self.rank == 0:
-                self._save(step, capture(self), self.model.state_dict(), Wire())
+                with self.interface.left_out():
+                    self._save(step, capture(self), self.model.state_dict(), Wire())
 
     def _score(self, step: int) -> None:
         """Score on the test set what the ranks have between them, between two steps; rank 0 tells Monitored."""
         with self.wire.uncounted():
             self.wire.meet(f"the evaluation at step {step}")
-            own = {name: value.clone() for name, value in self.model.state_dict().items()}
-            self.model.load_state_dict(brought_together(self.model, self.wire))
-            score = evaluate(self.model, self.data, self.wire, autocast(self.spec), f"the score of step {step}")
-            self.model.load_state_dict(own)
-            self.model.train()
+            with self.interface.left_out():
+                own = {name: value.clone() for name, value in self.model.state_dict().items()}
+                self.model.load_state_dict(brought_together(self.model, self.wire))
+                score = evaluate(self.model, self.data, self.wire, autocast(self.spec), f"the score of step {step}")
+                self.model.load_state_dict(own)
+                self.model.train()
             self.wire.meet(f"step {step + 1} after its score")
         if self.rank == 0:
             figures = {"samples": score.samples, "loss": score.loss, "accuracy": score.accuracy}

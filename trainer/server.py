@@ -14,8 +14,9 @@ import torch
 from trainer import events, survivors
 from trainer.compress.base import compressor, flatten, split
 from trainer.data.prepared import Prepared
+from trainer.interface import Window
 from trainer.layout import EVALUATOR, SERVER, WORKER, roles
-from trainer.link import DONE, FOREVER, LAST, LOAD, NOTHING, PULL, PUSH, STATE, Link, head
+from trainer.link import DONE, FOREVER, LAST, LOAD, NOTHING, PULL, PUSH, STATE, Link, head, taken
 from trainer.loop import begin, length, ready
 from trainer.parts import weights
 from trainer.registry import SYNCS
@@ -37,6 +38,7 @@ class Server:
         self.shard = Shard(flatten(self.pieces.values()), spec, spec.staleness if self.survives else 0)
         self.compressor = compressor(spec)
         self.workers, self.wire.peers.alike = ranks[WORKER], {wire.rank}
+        self.interface = Window()  # before there are links: a worker pushes as soon as it has its own
         self.links = {rank: Link(wire, rank) for rank in ranks[WORKER] + ranks[EVALUATOR]}
         self._broken: list[tuple[int, Exception]] = []
         self._news = threading.Event()
@@ -53,9 +55,23 @@ class Server:
             self._look()
         if self.survives:
             survivors.settled(self.wire)
+        self.wire.until(self._all_taken, "the last weights")  # until then they are on their way, counted by nobody
+        interface = self.interface.bytes()
         sent, received = map(sum, zip(*(link.take_bytes() for link in self.links.values()), strict=True))
-        updates = self.shard.updates
-        self.tell(events.Served(rank=self.wire.rank, updates=updates, sent_bytes=sent, received_bytes=received))
+        self.tell(
+            events.Served(
+                rank=self.wire.rank,
+                updates=self.shard.updates,
+                sent_bytes=sent,
+                received_bytes=received,
+                interface_sent_bytes=interface[0],
+                interface_received_bytes=interface[1],
+            )
+        )
+
+    def _all_taken(self) -> bool:
+        left = [rank for rank in self.workers if rank not in self.shard.lost]
+        return self.wire.root.check([taken(rank) for rank in left])
 
     def _look(self) -> None:
         """Go on without workers that are lost, once training has begun and where that is to be; else raise."""

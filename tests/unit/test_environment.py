@@ -12,7 +12,6 @@ from trainer.environment import (
     cpu_quota,
     has_bf16,
     interface,
-    interface_bytes,
     place,
     settle,
     threads,
@@ -122,17 +121,3 @@ assert torch._dynamo.config.disable is False  # anything else is asked of the re
 assert "torch._inductor" in sys.modules or "torch._dynamo.config" in sys.modules
 """
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
-
-
-def test_the_interfaces_counters_are_the_kernels(tmp_path):
-    statistics = tmp_path / "eth7" / "statistics"
-    statistics.mkdir(parents=True)
-    (statistics / "tx_bytes").write_text("12\n")
-    (statistics / "rx_bytes").write_text("345\n")
-    assert interface_bytes({"GLOO_SOCKET_IFNAME": "eth7"}, tmp_path) == (12, 345)
-    assert interface_bytes({"GLOO_SOCKET_IFNAME": "eth8"}, tmp_path) == (0, 0)
-    before = interface_bytes({})
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        one.sendto(bytes(1000), ("127.0.0.1", 9))
-    after = interface_bytes({})
-    assert after[0] - before[0] >= 1000

@@ -202,11 +202,15 @@ def test_the_table_has_a_mean_row_with_the_mean_of_every_column():
 
 def test_staleness_is_told_per_worker_and_a_servers_bytes_are_those_it_served():
     worker = state(0, [step(0, n, 1.0, staleness=s) for n, s in enumerate((0.0, 1.5, 2.0, 0.0), 1)])
-    server = RankState(heard=0, served=events.Served(rank=1, updates=4, sent_bytes=300, received_bytes=200))
+    counted = {"interface_sent_bytes": 310, "interface_received_bytes": 210}
+    served = events.Served(rank=1, updates=4, sent_bytes=300, received_bytes=200, **counted)
+    server = RankState(heard=0, served=served)
     zero, one = complete([worker, server])["ranks"]
     assert zero["staleness"] == {"mean": 0.875, "max": 2.0, "histogram": {"0": 2, "2": 2}}
     assert (zero["updates"], zero["sent_bytes"]) == (None, 40)
     assert (one["staleness"], one["updates"], one["sent_bytes"], one["received_bytes"]) == (None, 4, 300, 200)
+    assert {name: one[name] for name in counted} == counted
+    assert (zero["interface_sent_bytes"], zero["interface_received_bytes"]) == (9, 8)
 
 
 def test_a_lost_worker_is_named_and_does_not_take_the_train_loss_along():

@@ -1,4 +1,6 @@
-"""The surface of a compressor: what travels in place of gradients (or, with diloco, changes of weights). One file, one class, one line in the registry.
+"""The surface of a compressor: what travels in place of gradients. One file, one class, one line in the registry.
+
+What a strategy hands over need not be gradients: with diloco it is the change of the weights.
 
 Two forms, for one and the same idea:
     reduce           gradients become their sum over the ranks, by collectives that the strategy hands in

@@ -5,7 +5,7 @@ import torch
 from trainer import survivors
 from trainer.compress.base import compressor, flatten, unflatten
 from trainer.layout import SERVER, roles
-from trainer.link import DONE, HEAD_BYTES, LAST, LOAD, NOTHING, PULL, PUSH, STATE, Link, head
+from trainer.link import DONE, HEAD_BYTES, LAST, LOAD, NOTHING, PULL, PUSH, STATE, Link, head, taken
 from trainer.parts import empty, pieces, weights
 from trainer.shard import GivenUp
 from trainer.sync.base import Sync
@@ -74,6 +74,7 @@ class PsSync(Sync):
                 link.send(head(DONE)).wait()
         self._meet()
         self._exchange(LAST, [[] for _ in self.links])
+        self.wire.root.set(taken(self.wire.ranks[self.wire.rank]), "")
 
     def _meet(self) -> None:
         self.wire.meet("the last push")
