@@ -1,6 +1,5 @@
 """Threads from the cgroup, the interface from the route: settled before torch is imported."""
 
-import socket
 import subprocess
 import sys
 
