@@ -143,8 +143,8 @@ def endless(sync: str, **changes) -> RunSpec:
     [
         ("ps_sync", 1, signal.SIGKILL),
         ("ps_sync", 1, signal.SIGSTOP),
-        ("ps_async", 0, signal.SIGSTOP),
-        ("ps_async", 3, signal.SIGKILL),  # the server
+        ("ps_async", 0, signal.SIGKILL),
+        ("ps_async", 0, signal.SIGSTOP),  # a server: test_trainer_failures.py
     ],
 )
 def test_a_lost_rank_that_is_needed_ends_the_run_and_is_named(sync, victim, how, data):

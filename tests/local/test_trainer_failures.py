@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from injected import PROGRAM, REAL_STRATEGIES
@@ -43,17 +45,42 @@ def test_a_killed_or_frozen_rank_is_named_by_all_others(how, victim, data):
             assert failed.time - last < DEADLINE + 2  # both times are the rank's own: how long it waited
 
 
-# Those with servers, and those that go on without a lost worker, have tests of their own.
-@pytest.mark.parametrize("sync", [name for name, s in REAL_STRATEGIES.items() if s.distributed and not s.servers])
-def test_whatever_the_strategy_a_killed_rank_is_named(sync, data):
+LOST = [
+    (sync, how)
+    for sync, strategy in REAL_STRATEGIES.items()
+    if strategy.distributed
+    for how in (signal.SIGKILL, signal.SIGSTOP)
+]
+
+
+@pytest.fixture(scope="module")
+def endings(data, request):
+    """How rank 0 of each wanted case ended. Most of it is waiting for imports and deadlines: several run at once."""
+    items = [item for item in request.session.items if hasattr(item, "callspec")]
+    wanted = {(item.callspec.params.get("sync"), item.callspec.params.get("how")) for item in items}
+    pool = ThreadPoolExecutor(3)
+    yield {case: pool.submit(lose_rank_1, *case, data) for case in LOST if case in wanted}
+    pool.shutdown(cancel_futures=True)
+
+
+def lose_rank_1(sync: str, how: signal.Signals, data) -> tuple[int, list[Failed], float]:
+    """Rank 0's exit code, its last words, and when rank 1 was lost: where there are servers, that is one."""
     two = {"nodes": 1, "nproc": 2} if SYNCS[sync].one_node else {"nodes": 2}
     with Ranks(endless(sync=sync, **two), data, program=PROGRAM) as ranks:
         ranks[0].wait_for(Step, 2)
-        ranks[1].process.kill()
-        assert ranks[0].end() == 1
-    (failed,) = ranks[0].of(Failed)
+        lost = time.time()
+        ranks[1].process.send_signal(how)
+        return ranks[0].end(), ranks[0].of(Failed), lost
+
+
+# A worker that is lost while servers are there has tests of its own, in test_parameter_servers.py.
+@pytest.mark.parametrize(("sync", "how"), LOST)
+def test_whatever_the_strategy_a_killed_or_frozen_rank_ends_it_and_is_named(sync, how, endings):
+    code, (failed,), lost = endings[sync, how].result()
+    assert code == 1
     assert failed.suspect_rank == 1, failed
-    assert failed.time - ranks[0].of(Step)[-1].time < DEADLINE + 2
+    assert failed.kind in ("peer", "deadline")
+    assert failed.time - lost < DEADLINE + 2
 
 
 def test_sigterm_ends_a_rank_that_waits_in_a_collective(data):
