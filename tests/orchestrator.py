@@ -44,6 +44,7 @@ class Orchestrator:
     def __init__(self, folder: Path, bare: bool = False, **settings):
         self.folder = folder
         self.runs = folder / "runs"
+        self._before = self._latest()
         data = folder / "cifar"
         if not data.exists():
             write_cifar(data)
@@ -63,10 +64,17 @@ class Orchestrator:
         out, _ = self.process.communicate(timeout=timeout)
         return self.process.returncode, out
 
+    def _latest(self) -> Path | None:
+        link = self.runs / "latest"
+        return link.readlink() if link.is_symlink() else None
+
     @property
     def run(self) -> Path:
-        """The run's folder."""
-        return self.runs / (self.runs / "latest").readlink()
+        """The run's folder. Raises FileNotFoundError before there is one: `latest` may be that of a run before."""
+        latest = self._latest()
+        if latest == self._before:
+            raise FileNotFoundError(f"{self.runs}: no folder of this run yet")
+        return self.runs / latest
 
     def result(self) -> dict:
         """What result.json says."""

@@ -33,7 +33,8 @@ def test_a_killed_run_goes_on_in_the_cluster_and_ends_as_one_that_was_not(cluste
 
     killed = start(cluster, tmp_path, **SPEC)
     killed.wait_for("checkpoint")
-    cluster.node(1).exec_run(["sh", "-c", f"kill -KILL {killed.events('started', 1)[0]['pid']}"])
+    kill = f"kill -KILL {killed.events('started', 1)[0]['pid']}"
+    assert cluster.node(1).exec_run(["sh", "-c", kill]).exit_code == 0
     code, out = killed.finish()
     assert code == 1, out
     before, done = killed.run.name, len(complete_ones(killed.run / "checkpoints"))
