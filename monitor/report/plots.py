@@ -164,7 +164,7 @@ def _bars(plot: Bars, axes) -> None:
     for i, (part, heights) in enumerate(plot.parts.items()):
         known = [height or 0.0 for height in heights]
         look = {"label": part, "color": COLOURS[i % len(COLOURS)], "edgecolor": PAPER, "linewidth": 0.6}
-        look["hatch"] = ("", "///", "...", "xx", "\\\\\\")[i % 5]
+        look["hatch"] = ("", "//", "--", "xx", "\\\\")[i % 5]
         if lying:
             axes.barh(places, known, left=bottom, height=0.7, **look)
         else:
