@@ -1,7 +1,7 @@
 """The five reports at SCALE=quick on this machine's cluster; what they came to is kept in benchmarks/reports/.
 
-    make cluster-up NODES=5 && .venv/bin/python benchmarks/reports.py DATA_DIR=cifar:mnist      # about 40 minutes on 2 cores
-    .venv/bin/python benchmarks/reports.py --only r2 RUNTIME=local                              # one of them, elsewhere
+    make cluster-up NODES=5 && .venv/bin/python benchmarks/reports.py DATA_DIR=cifar:mnist    # 40 minutes on 2 cores
+    .venv/bin/python benchmarks/reports.py --only r2 RUNTIME=local                            # one of them, elsewhere
 
 Further words go to each `syncbed reproduce`. Of each report its report.md, tables (CSV) and plots (SVG) are kept, with
 the command.
