@@ -1,12 +1,13 @@
 """What each strategy costs on the cluster: step time against the same steps without synchronisation, in one run.
 
-    make cluster-up && .venv/bin/python benchmarks/sync_cost.py               # an open network: about 12 minutes
-    sudo .venv/bin/python benchmarks/sync_cost.py --rate 200mbit              # every node's sending shaped by tbf
+    make cluster-up && .venv/bin/python benchmarks/sync_cost.py DATA_DIR=cifar     # an open network: about 12 minutes
+    sudo .venv/bin/python benchmarks/sync_cost.py --rate 200mbit DATA_DIR=cifar    # every node's sending shaped by tbf
 
-VGG-11, 4 nodes, bf16, global batch 256. The steps without synchronisation are those of psgd, which trains alone until
-its last step. Strategies take turns, so that drift hits all alike. Goals on an open network: ddp 1.20, flat all_reduce
-1.30, gather_scatter 1.45. At a shaped 200 Mbit/s: flat all_reduce sends at 90 % of the rate or more while it waits,
-COMPRESS=bf16 halves the exposed time, COMPRESS=powersgd RANK=2 brings it under a tenth.
+VGG-11, 4 nodes, bf16, global batch 256, on CIFAR-10 (DATA_DIR) or, where that cannot be had, synthetic images. The
+steps without synchronisation are those of psgd, which trains alone until its last step. Strategies take turns, so that
+drift hits all alike. Goals on an open network: ddp 1.20, flat all_reduce 1.30, gather_scatter 1.45. At a shaped
+200 Mbit/s: flat all_reduce sends at 90 % of the rate or more while it waits, COMPRESS=bf16 halves the exposed time,
+COMPRESS=powersgd RANK=2 brings it under a tenth.
 """
 
 import argparse
@@ -21,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.common import publish, syncbed
 
-COMMON = ["RUNTIME=docker", "DATA=synthetic", "NODES=4", "PRECISION=bf16"]
+COMMON = ["RUNTIME=docker", "NODES=4", "PRECISION=bf16"]
 FLAT = ["SYNC=all_reduce", "GRANULARITY=flat"]
 OPEN = {
     "none (psgd)": ["SYNC=psgd"],
@@ -54,12 +55,14 @@ def shaped(container: str, rate: str):
         subprocess.run([*tc, "del", "dev", "eth0", "root"], check=True)
 
 
-def measure(cases: dict[str, list[str]], steps: int, turns: int) -> dict[str, dict]:
-    """For each case the median over its turns of the ranks' mean figures: seconds per step, exposed, bytes sent."""
+def measure(cases: dict[str, list[str]], common: list[str], steps: int, turns: int) -> tuple[dict[str, dict], str]:
+    """For each case the median over its turns of the ranks' mean figures (seconds per step, exposed, bytes sent), and
+    what it was trained on.
+    """
     found = {name: [] for name in cases}
     for _ in range(turns):
         for name, words in cases.items():
-            result = syncbed("run", *COMMON, *words, f"STEPS={steps}")
+            result = syncbed("run", *COMMON, *common, *words, f"STEPS={steps}")
             workers = [rank for rank in result["ranks"] if rank["role"] == "worker"]
             found[name].append(
                 {
@@ -69,10 +72,11 @@ def measure(cases: dict[str, list[str]], steps: int, turns: int) -> dict[str, di
                 }
             )
             print(name, json.dumps(found[name][-1]), file=sys.stderr)
-    return {
+    medians = {
         name: {key: statistics.median(t[key] for t in all_turns) for key in all_turns[0]}
         for name, all_turns in found.items()
     }
+    return medians, result["data"]["label"]
 
 
 def main() -> None:
@@ -80,17 +84,19 @@ def main() -> None:
     parser.add_argument("--rate", help="shape every node's sending, as 200mbit")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("words", nargs="*", help="further settings of every run")
     args = parser.parse_args()
-    spec = {"model": "vgg11", "batch": 256, "nodes": 4, "precision": "bf16", **vars(args)}
+    asked = {name: value for name, value in vars(args).items() if name != "words"}
+    spec = {"model": "vgg11", "batch": 256, "nodes": 4, "precision": "bf16", **asked}
     if not args.rate:
-        found = measure(OPEN, args.steps, args.turns)
+        found, spec["data"] = measure(OPEN, args.words, args.steps, args.turns)
         alone = found["none (psgd)"]["step"]
         publish("sync_cost", {name: {"to_none": round(f["step"] / alone, 3)} for name, f in found.items()}, spec)
         return
     with ExitStack() as links:
         for node in range(4):
             links.enter_context(shaped(f"syncbed-trainer-{node}-1", args.rate))
-        found = measure(SHAPED, args.steps, args.turns)
+        found, spec["data"] = measure(SHAPED, args.words, args.steps, args.turns)
     bits = float(args.rate[:-4]) * UNITS[args.rate[-4:]]
     plain = found["all_reduce flat"]
     figures = {
