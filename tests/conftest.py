@@ -1,13 +1,23 @@
 """For all tests: no orchestrator outlives the test that started it, and what the killed ones left is removed."""
 
+import signal
+
 import hypothesis
 import pytest
 from orchestrator import STARTED
 
+from monitor.interrupt import SIGNALS
 from monitor.runtime.local import sweep
 
 hypothesis.settings.register_profile("no clock", deadline=None)  # a busy machine is slow, not wrong
 hypothesis.settings.load_profile("no clock")
+
+
+def pytest_configure():
+    """A shell starts background jobs with signals ignored, which is inherited, and which syncbed respects: undo it."""
+    for number in SIGNALS:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
