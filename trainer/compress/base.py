@@ -85,10 +85,11 @@ def flatten(tensors, dtype=None) -> torch.Tensor:
 
 
 def unflatten(flat: torch.Tensor, tensors) -> None:
-    """Copy what `flatten` put together back into the tensors."""
+    """Copy what `flatten` put together back into the tensors. Where a part is the tensor's own memory, it is there."""
     tensors = list(tensors)
     for part, tensor in zip(split(flat, tensors), tensors, strict=True):
-        tensor.copy_(part)
+        if part.data_ptr() != tensor.data_ptr():
+            tensor.copy_(part)
 
 
 def split(flat: torch.Tensor, tensors) -> list[torch.Tensor]:
