@@ -1,10 +1,13 @@
-"""Strategies that synchronise less, against independent simulations of their replicas in one process."""
+"""Strategies that synchronise less, against independent simulations of their replicas in one process.
+
+What holds for every strategy that is not `exact` is tested on all of the registry's: a new one needs no new test.
+"""
 
 import numpy as np
 import pytest
 import torch
 from cases import trace
-from injected import PARAMETERS, tiny
+from injected import PARAMETERS, REAL_STRATEGIES, tiny
 from ranks import write_prepared
 from torch.nn.functional import cross_entropy
 
@@ -115,6 +118,15 @@ def close(actual, expected):
 @pytest.mark.parametrize("name", CASES)
 def test_bytes_are_the_formula_synchronisations_exact_and_one_model_is_left(name, outcomes):
     spec, ranks = CASES[name], outcomes[name]
+    check_bytes_and_one_model(ranks)
+    steps = ranks[0].of(Ready)[0].steps
+    times = {"local_sgd": steps // spec.local_steps, "diloco": steps // spec.local_steps, "psgd": 1}
+    times |= {"hogwild": 0, "single": 0}
+    assert {o.of(Trained)[0].synchronisations for o in ranks} == {times.get(spec.sync, steps)}
+
+
+def check_bytes_and_one_model(ranks) -> None:
+    """What the wire counted is what the formula says, rank by rank, and in the end all have the same weights."""
     steps = ranks[0].of(Ready)[0].steps
     assert [e.step for e in ranks[0].of(Step)] == list(range(1, steps + 1))
     for outcome in ranks:
@@ -122,12 +134,20 @@ def test_bytes_are_the_formula_synchronisations_exact_and_one_model_is_left(name
         sent, received = outcome.step_bytes
         assert sum(s.sent_bytes for s in outcome.of(Step)) + trained.sent_bytes == int(sent * steps + 1e-6)
         assert sum(s.received_bytes for s in outcome.of(Step)) + trained.received_bytes == int(received * steps + 1e-6)
-        times = {"local_sgd": steps // spec.local_steps, "diloco": steps // spec.local_steps, "psgd": 1}
-        times |= {"hogwild": 0, "single": 0}
-        assert trained.synchronisations == times.get(spec.sync, steps)
-        assert torch.equal(outcome.final, ranks[0].final)
+        assert np.array_equal(outcome.final, ranks[0].final)
     (score,) = ranks[0].of(Evaluated)
     assert score.samples == 13
+
+
+# The exact ones' bytes are in test_algebra.py, those of strategies with servers in test_parameter_servers.py.
+INEXACT = [name for name, s in REAL_STRATEGIES.items() if s.distributed and not s.exact and not s.servers]
+
+
+@pytest.mark.parametrize("n", WORLDS)
+@pytest.mark.parametrize("sync", INEXACT)
+def test_whatever_the_strategy_bytes_are_the_formula_and_one_model_is_left(sync, n, data, groups, tmp_path):
+    several = {"local_steps": 3} if "local_steps" in REAL_STRATEGIES[sync].settings else {}
+    check_bytes_and_one_model(groups[n].run(trace, case(sync, n, **several), data, tmp_path))
 
 
 def test_bytes_of_local_steps_by_hand(outcomes):
