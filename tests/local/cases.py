@@ -140,8 +140,8 @@ def trace(wire, spec: RunSpec, data: Path, out: Path, in_turn: bool = False) -> 
     run.train()
     buffers = momentum(run.optimizer, list(run.model.parameters()))
     kept = flat(buffers).numpy() if buffers else None
+    final = flat(run.model.parameters()).clone().numpy()  # before `evaluate`, which would make one model of many
     run.evaluate()
-    final = flat(run.model.parameters()).numpy()
     step_bytes = run.sync.step_bytes(sum(p.nbytes for p in run.model.parameters()))
     mapped = [line.split(None, 5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()]
     opened = [f"open: {f.readlink()}" for f in Path("/proc/self/fd").iterdir() if f.is_symlink()]
