@@ -23,7 +23,7 @@ def test_a_killed_run_goes_on_in_the_cluster_and_ends_as_one_that_was_not(cluste
     code, out = undisturbed.finish()
     assert code == 0, out
     expected, first = weights(undisturbed), undisturbed.result()
-    assert first["warnings"] == []
+    assert undisturbed.warnings() == []
     folders = complete_ones(undisturbed.run / "checkpoints")
     assert [kept["path"] for kept in first["checkpoints"]] == [f"checkpoints/{folder.name}" for folder in folders]
     for kept, folder in zip(first["checkpoints"], folders, strict=True):

@@ -49,7 +49,7 @@ def finished(cluster, tmp_path_factory):
 
 def test_a_run_on_four_nodes_leaves_its_whole_result(finished, cluster):
     result = finished.result()
-    assert (result["status"], result["runtime"], result["warnings"]) == ("finished", "docker", [])
+    assert (result["status"], result["runtime"], finished.warnings()) == ("finished", "docker", [])
     assert [(rank["rank"], rank["node"]) for rank in result["ranks"]] == [(i, f"trainer-{i}") for i in range(4)]
     assert (result["samples_seen"], result["distinct_samples"], result["test_samples_counted"]) == (64, 64, 13)
     for rank in result["ranks"]:

@@ -18,7 +18,7 @@ def test_scalars_are_the_events_and_the_graph_is_there(tmp_path):
     run = Orchestrator(tmp_path, RUNTIME="local", NODES=2, TENSORBOARD=1)
     code, out = run.finish()
     assert code == 0, out
-    assert run.result()["warnings"] == []
+    assert run.warnings() == []
     for rank in (0, 1):
         read = accumulators.EventAccumulator(str(run.run / f"tensorboard/rank-{rank}"))
         read.Reload()
