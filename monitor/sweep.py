@@ -261,7 +261,6 @@ def _try(sweep: Sweep, cell: int, repeat: int, say: Console, stop: Stop) -> Try 
     began = time.time()
     try:
         result = run.run(sweep.cells[cell].words | {"RUNS_DIR": str(sweep.folder)}, say, began, stop)
-        stop.done()
     except Busy:
         raise
     except (UserError, SpecError) as error:

@@ -1,6 +1,8 @@
 """Sweeps: which combinations, in which order, what is skipped and tried again. Runs are scripted; nothing trains."""
 
 import json
+import os
+import signal
 from dataclasses import asdict
 from types import SimpleNamespace
 
@@ -8,6 +10,7 @@ import pytest
 
 from monitor import compare, results, run, runtime, summary, sweep
 from monitor.errors import Busy, RunFailed, UserError
+from monitor.interrupt import SIGNALS
 from trainer.spec import RunSpec, SpecError
 
 ARGS = SimpleNamespace(json=False)
@@ -58,7 +61,9 @@ def runs(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run, "run", made)
     monkeypatch.setattr(compare, "publish", lambda *_: None)  # pages have tests of their own
+    listen = sweep.Stop.listen
     monkeypatch.setattr(sweep.Stop, "listen", lambda stop: stop)
+    made.listens = lambda: monkeypatch.setattr(sweep.Stop, "listen", listen)
     monkeypatch.setattr(runtime, "choose", lambda words: SimpleNamespace(name="local", default_nodes=4))
     return made
 
@@ -118,6 +123,25 @@ def test_a_signal_stops_it_and_the_cell_is_not_done(runs, capsys):
     assert len(runs.asked) == 1
     assert "the same command goes on from here" in capsys.readouterr().out
     assert kept("s").tries == []
+
+
+def test_a_signal_stops_it_in_any_of_its_runs(runs):
+    class Signalled(Runs):
+        def __call__(self, words, say, began, stop):
+            stop.running()
+            if len(self.asked) == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().__call__(words, say, began, SimpleNamespace())
+
+    runs.__class__ = Signalled
+    runs.listens()
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        assert start(SYNC="ddp,ring,gossip", NODES="2", NAME="s") == 1
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert [asked["SYNC"] for asked in runs.asked] == ["ddp", "ring"]
 
 
 def test_nodes_that_another_run_holds_end_it(runs):
