@@ -15,6 +15,7 @@ from trainer.events import PHASES
 from trainer.registry import MODELS
 from trainer.spec import RunSpec
 
+SHORT_SECONDS = 0.5  # between two scrapes that tell a rate
 LONG_GAP_SECONDS = 3.0  # between two scrapes of a node: the line is broken there
 MOST_POINTS = 1000  # of a curve; a longer one is thinned, its ends kept
 RANK_NOTE = "The first step is left out of the step means. sync is the part that backward did not hide."
@@ -267,11 +268,18 @@ def machine(result: dict) -> Table:
 
 
 def _rates(rows: list[Row], column: str, scale: float) -> tuple[list[float], list[float | None]]:
-    """Growth of a counter per second, between two scrapes. A gap, or a counter that fell, is None."""
+    """Growth of a counter per second, between two scrapes. A gap, or a counter that fell, is None.
+
+    Scrapes at nearly one time are taken as one: counters move in ticks of 10 ms, and a tick would read as a peak.
+    """
+    apart = rows[:1]
+    for row in rows[1:]:
+        if row.time - apart[-1].time >= SHORT_SECONDS:
+            apart.append(row)
     times, values = [], []
-    for before, after in pairwise(rows):
+    for before, after in pairwise(apart):
         old, new, span = getattr(before, column), getattr(after, column), after.time - before.time
-        known = old is not None and new is not None and new >= old and 0 < span <= LONG_GAP_SECONDS
+        known = old is not None and new is not None and new >= old and span <= LONG_GAP_SECONDS
         times.append(after.time)
         values.append(scale * (new - old) / span if known else None)
     return times, values

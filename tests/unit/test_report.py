@@ -53,6 +53,14 @@ class TestNumbers:
         memory = plots(run)["node-memory"].series[1]
         assert memory.y == pytest.approx([101.0] * 6 + [None] + [101.0] * 2)
 
+    def test_two_scrapes_at_once_are_no_peak(self):
+        """Counters move in ticks of 10 ms: over 5 ms one tick would read as 200 %."""
+        times = (0.0, 1.0, 1.005, 2.0)
+        rows = [
+            run_page.Row(time=t, node="n", cpu_seconds_total=c) for t, c in zip(times, (0, 0.5, 0.51, 1.0), strict=True)
+        ]
+        assert run_page._rates(rows, "cpu_seconds_total", 100) == ([1.0, 2.0], pytest.approx([50, 50]))
+
     def test_a_node_that_was_started_again_does_not_run_backwards(self, run):
         rows = [run.rows[i] for i in range(0, 6, 2)]
         fallen = [rows[0], run_page.Row(time=ZERO, node="trainer-0", cpu_seconds_total=1.0)]
