@@ -37,7 +37,7 @@ def run_page(run: Run) -> Page:
         Section("Training", [*learning(run), *evaluations(run)]),
         Section("Where the time of a step goes", ranks(result)),
         Section("Classes", classes(result)),
-        Section("Nodes over time", nodes_over_time(run)),
+        Section("Nodes over time", [*loopback(run), *nodes_over_time(run)]),
         Section("Staleness", staleness(result)),
         Section("What was run, and on what", [settings(result), machine(result)]),
     ]
@@ -216,6 +216,12 @@ def nodes_over_time(run: Run) -> list[Lines]:
         if series:
             plots.append(Lines(f"node-{name}", title, seconds, unit, series, spans))
     return plots
+
+
+def loopback(run: Run) -> list[str]:
+    """What a reader of a local run's network curves must know."""
+    shared = "RUNTIME=local: all nodes share this machine's loopback, so their network and packet curves are one."
+    return [shared] if run.result["runtime"] == "local" and run.rows else []
 
 
 def time_spans(run: Run, zero: float) -> list[Span]:

@@ -24,8 +24,18 @@ def sweep_page(job: Sweep, groups: list[Group]) -> Page:
         Section("On what", [run_page.machine(first.results[0])] if first else []),
     ]
     words = " ".join(f"{name}={text}" for name, text in job.asked.items())
-    lead = [f"make sweep {words}", progress(job), *job.notes]
+    lead = [f"make sweep {words}", progress(job), *where(groups), *job.notes]
     return Page(f"Sweep {job.folder.name}", lead, [section for section in sections if section.items])
+
+
+def where(groups: list[Group]) -> list[str]:
+    """On what the runs ran, which decides what a speed-up means."""
+    runtimes = {g.results[0]["runtime"] for g in groups if g.results}
+    told = {
+        "docker": "RUNTIME=docker: every node has the same share of this machine, however many take part.",
+        "local": "RUNTIME=local: ranks share this machine's cores and loopback; few ranks have more threads each.",
+    }
+    return [told.get(name, f"RUNTIME={name}") for name in sorted(runtimes)]
 
 
 def progress(job: Sweep) -> str:
@@ -129,7 +139,13 @@ def reproduced_page(made) -> Page:
         Section("On what", [run_page.machine(first.results[0])] if first else []),
     ]
     labels = sorted({g.results[0]["data"].get("label") or g.spec["data"] for g in made.groups.values() if g.results})
-    lead = [preset.about, progress(job), *job.notes, *([f"Data: {'; '.join(labels)}."] if labels else [])]
+    lead = [
+        preset.about,
+        progress(job),
+        *where(list(made.groups.values())),
+        *job.notes,
+        *([f"Data: {'; '.join(labels)}."] if labels else []),
+    ]
     return Page(f"{preset.name}: {preset.title}", lead, [section for section in sections if section.items])
 
 

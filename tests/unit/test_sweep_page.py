@@ -55,7 +55,9 @@ def page_of(job):
 
 def test_a_sweeps_page(job):
     page = page_of(job)
-    assert page.lead == ["make sweep NODES=1,2,4", "2 of 3 runs finished, 1 failed.", "a note"]
+    assert page.lead[:2] == ["make sweep NODES=1,2,4", "2 of 3 runs finished, 1 failed."]
+    assert page.lead[2].startswith("RUNTIME=docker: ")
+    assert page.lead[3:] == ["a note"]
     rows = {row[0]: dict(zip(page.named(Table)["compare"].headings, row, strict=True)) for row in
             page.named(Table)["compare"].rows}  # fmt: skip
     assert rows["NODES=2"]["s/step"] == pytest.approx(0.6)
