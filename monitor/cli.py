@@ -59,7 +59,12 @@ def main(argv: list[str] | None = None) -> int:
             args.run = args.run or settings.get("RUN") or "latest"
             settings.pop("RUN", None)
         module, handler = COMMANDS[args.command][0].split(":")
-        return getattr(import_module(module), handler)(settings, args) or 0
+        code = getattr(import_module(module), handler)(settings, args) or 0
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # `syncbed runs --json | head`: nobody reads on, which is no error of ours
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at exit
+        return 0
     except (UserError, SpecError) as error:
         print(f"syncbed: {error}", file=sys.stderr)
         return getattr(error, "exit_code", BAD_INPUT)

@@ -10,6 +10,7 @@ from monitor.results import joined_loss
 from monitor.summary import number
 from trainer import events
 
+BF16_PARAMETERS = 1_000_000  # in a smaller model arithmetic is too little of a step for bf16 to show
 EVERY_STEPS, EVERY_SECONDS = 20, 10.0  # how often a plain line is printed; R1 prints every 20 steps
 
 
@@ -58,7 +59,8 @@ class Progress:
                 self._state[event.rank] = "evaluating"
                 if not self._live:
                     scored = f"loss {number(event.loss, 3)}, accuracy {event.accuracy:.3f}"
-                    self._console.print(f"evaluation at step {event.step}: {scored}", highlight=False)
+                    updates = "" if event.updates is None else f", {event.updates} updates"
+                    self._console.print(f"evaluation at step {event.step}{updates}: {scored}", highlight=False)
             case events.Checkpoint():
                 if not self._live:
                     self._console.print(f"checkpoint at step {event.step}: {event.bytes / 1e6:.1f} MB", highlight=False)
@@ -77,7 +79,7 @@ class Progress:
             f"{ready.train_samples:,} training and {ready.test_samples:,} test images, {ready.steps} steps",
             highlight=False,
         )
-        if ready.bf16_hint:
+        if ready.bf16_hint and ready.parameters > BF16_PARAMETERS:
             self._console.print(
                 "hint: this CPU has bf16 instructions; PRECISION=bf16 makes a step much shorter", highlight=False
             )

@@ -208,3 +208,17 @@ def test_the_settings_of_where_and_tensorboard_are_looked_at(capsys, tmp_path):
     ):
         assert cli.main(words) == 2
         assert says in one_line(capsys)
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path):
+    """A program's document as well as a person's table: `syncbed runs --json | head -c 1`."""
+    for i in range(200):
+        folder = tmp_path / f"2026-{i}"
+        folder.mkdir()
+        (folder / "result.json").write_text('{"schema": 1, "status": "finished", "more": "' + 1000 * "x" + '"}')
+    command = [sys.executable, "-m", "monitor.cli", "runs", "--json", f"RUNS_DIR={tmp_path}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2])
+    process.stdout.read(1)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 0
