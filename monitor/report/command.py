@@ -24,5 +24,5 @@ def write(folder: Path) -> Path:
         return write_page(folder, "report", run_page(run))
     except OSError as error:
         raise UserError(f"{folder}: the report cannot be written ({error.strerror or error})") from None
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise UserError(f"run {folder.name}: its result.json is not one that syncbed wrote ({error!r})") from None

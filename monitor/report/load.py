@@ -1,6 +1,8 @@
 """A run as its folder holds it: result, steps of every rank, and its nodes over time."""
 
 import csv
+import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from monitor.sampling import HEADER, Row
 from trainer import events
 
 TEXT = ("node",)
+UNWRITABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,7 @@ class Run:
     steps: dict[int, list[events.Step]]
     trained: dict[int, events.Trained]
     rows: list[Row]
+    steps_per_epoch: int | None = None
 
     @property
     def began(self) -> float | None:
@@ -29,8 +33,9 @@ class Run:
 
 
 def load(folder: Path) -> Run:
-    """Read a run's folder. Raises UserError in one line; what a run that failed early lacks is empty."""
-    result = results.load(folder.name, folder.parent)
+    """Read a run's folder. Raises UserError in one line; what a run that failed early or goes on lacks is empty."""
+    result = {"ranks": []} | writable(results.load(folder.name, folder.parent))
+    per_epoch = None
     steps: dict[int, list[events.Step]] = {}
     trained: dict[int, events.Trained] = {}
     try:
@@ -40,9 +45,20 @@ def load(folder: Path) -> Run:
                     steps.setdefault(step.rank, []).append(step)
                 case events.Trained() as end:
                     trained[end.rank] = end
-        return Run(folder, result, steps, trained, _rows(folder / "metrics.csv"))
+                case events.Ready() as ready:
+                    per_epoch = ready.steps_per_epoch
+        return Run(folder, result, steps, trained, _rows(folder / "metrics.csv"), per_epoch)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"run {folder.name}: cannot be read ({error})") from None
+
+
+def writable(value):
+    """The value with every letter, however deep, that no page can hold replaced: control codes, halves of letters."""
+    if isinstance(value, str):
+        return UNWRITABLE.sub("\ufffd", value)
+    if isinstance(value, dict):
+        return {key: writable(v) for key, v in value.items()}
+    return [writable(v) for v in value] if isinstance(value, list) else value
 
 
 def _lines(path: Path) -> list[str]:
@@ -50,12 +66,13 @@ def _lines(path: Path) -> list[str]:
 
 
 def _rows(path: Path) -> list[Row]:
-    """The rows of metrics.csv; one that was cut short is left out, and a column that is not known passed over."""
+    """The rows of metrics.csv; without those cut short or not finite; columns that are not known are passed over."""
     found = []
     for line in csv.DictReader(_lines(path)):
         try:
             values = {n: v if n in TEXT else float(v) for n, v in line.items() if n in HEADER and v}
-            found.append(Row(**values))
+            if all(math.isfinite(v) for n, v in values.items() if n not in TEXT):
+                found.append(Row(**values))
         except (TypeError, ValueError):
             continue
     return found

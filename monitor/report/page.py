@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
-from monitor.report.plots import Plot, svg
+from monitor.report.plots import Plot, alone, svg
 from monitor.report.tables import Table, escape
 
 
@@ -52,7 +52,7 @@ def write_page(folder: Path, name: str, page: Page) -> Path:
         for table in page.named(Table).values():
             (parts / f"{table.name}.csv").write_text(table.csv(), encoding="utf-8")
         for plot, text in drawn.items():
-            (parts / f"{plot}.svg").write_text(text + "\n", encoding="utf-8")
+            (parts / f"{plot}.svg").write_text(alone(text), encoding="utf-8")
         shutil.rmtree(folder / name, ignore_errors=True)
         parts.rename(folder / name)
     finally:

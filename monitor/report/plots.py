@@ -8,14 +8,17 @@ dark. The same numbers give the same bytes. Axes of quantities start at 0.
 import io
 import math
 import re
+import warnings
 from dataclasses import dataclass, field
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7f7f7f", "#b8a800")
 DASHES = ((), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DEEP = "#0060a0"  # white letters are read on it
 INK, PAPER = "#010203", "#fdfeff"  # stand for the page's colours, and for nothing else
 FEW = 30  # points of a line that are marked each
-WIDTH, HEIGHT = 6.4, 3.4  # inches; pages scale it
+WIDTH, HEIGHT = 5.2, 3.2  # inches; pages scale it, and on a phone its letters must still be read
+ROOM = 56  # letters of labels that fit below bars that stand
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Lines:
     spans: list[Span] = field(default_factory=list)
     y_top: float | None = None  # at least this far up
     whole_x: bool = False  # x counts something: ticks at whole numbers
+    per_epoch: int | None = None  # x counts steps, this many an epoch: epochs are shown above
 
 
 @dataclass(frozen=True)
@@ -90,10 +94,12 @@ def svg(plot: Plot) -> str:
         **{"text.color": INK, "axes.edgecolor": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK},
         **{"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "axes.grid": True},
         **{"grid.color": INK, "grid.alpha": 0.15, "grid.linewidth": 0.6, "axes.axisbelow": True},
+        "text.parse_math": False,  # a dollar in a name is a dollar
     }
-    with rc_context(style):
+    with rc_context(style), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # letters stay letters in the SVG: the viewer has fonts of its own
         square = isinstance(plot, Matrix)
-        figure = Figure(figsize=(5.2, 4.6) if square else (WIDTH, HEIGHT), layout="constrained")
+        figure = Figure(figsize=(4.8, 4.4) if square else (WIDTH, HEIGHT), layout="constrained")
         FigureCanvasSVG(figure)
         draw = {Lines: _lines, Bars: _bars, Matrix: _matrix}[type(plot)]
         draw(plot, figure.subplots())
@@ -102,12 +108,25 @@ def svg(plot: Plot) -> str:
     return _for_a_page(out.getvalue(), plot.title)
 
 
+def alone(text: str) -> str:
+    """What svg() gave, as a file by itself: with a background, light or dark as the viewer is.
+
+    Colours are plain ones, as not every viewer knows CSS variables.
+    """
+    text = re.sub(r"var\(--\w+, ([#\w]+)\)", r"\1", text)
+    dark = "@media (prefers-color-scheme: dark) { svg { color: #e4e8ec; background: #15191e } }"
+    style = f"<style>svg {{ color: #1c2127; background: #ffffff }} {dark}</style>"
+    end = text.index(">") + 1
+    return text[:end] + "\n " + style + text[end:] + "\n"
+
+
 def _for_a_page(text: str, title: str) -> str:
     """Without the prologue of a file, sized by its place, in the page's ink, and named for those who cannot see it."""
     from html import escape
 
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
+    text = re.sub(r' id="[a-zA-Z0-9.]+_\d+"', "", text)  # names that nothing refers to and other plots have too
     text = text.replace(INK, "currentColor").replace(PAPER, "var(--paper, white)")
     text = text.replace(COLOURS[0], f"var(--blue, {COLOURS[0]})")  # too dark for a dark page
     text = re.sub(r'(<svg[^>]*?) width="([\d.]+)pt"', r'\1 width="\2"', text, count=1)
@@ -119,31 +138,36 @@ def _lines(plot: Lines, axes) -> None:
     for span, shade in zip(plot.spans, (0.10, 0.04) * len(plot.spans), strict=False):
         axes.axvspan(span.start, span.end, color=INK, alpha=shade, linewidth=0)
         axes.annotate(
-            span.label, ((span.start + span.end) / 2, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom",
-            fontsize=7,
+            _short(span.label), ((span.start + span.end) / 2, 1), xycoords=("data", "axes fraction"), ha="center",
+            va="bottom", fontsize=7,
         )  # fmt: skip
     for i, series in enumerate(plot.series):
         _line(series, i, axes)
     known = [v for s in plot.series for v in (*s.y, *(s.high or ())) if v is not None and math.isfinite(v)]
     axes.set_ylim(0, 1.08 * max([plot.y_top or 0, *known]) or 1)
+    if min((x for s in plot.series for x in s.x), default=-1) >= 0:
+        axes.set_xlim(left=0)
     axes.set_xlabel(plot.x_label)
     axes.set_ylabel(plot.y_label)
     if plot.whole_x:
         from matplotlib.ticker import MaxNLocator
 
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if per_epoch := plot.per_epoch:
+        above = axes.secondary_xaxis("top", functions=(lambda step: step / per_epoch, lambda epoch: epoch * per_epoch))
+        above.set_xlabel("epoch")
     _legend(axes, len(plot.series))
 
 
 def _line(series: Series, i: int, axes) -> None:
     y = [math.nan if v is None else v for v in series.y]
     if series.ideal:
-        axes.plot(series.x, y, color=INK, alpha=0.5, linestyle="--", linewidth=1, label=series.label)
+        axes.plot(series.x, y, color=INK, alpha=0.5, linestyle="--", linewidth=1, label=_short(series.label))
         return
     colour, few = COLOURS[i % len(COLOURS)], len(series.x) <= FEW
     axes.plot(
         series.x, y, color=colour, dashes=DASHES[i // len(COLOURS) % 4 if few else i % 4], linewidth=1.4,
-        marker=MARKERS[i % len(MARKERS)] if few else None, markersize=4, label=series.label,
+        marker=MARKERS[i % len(MARKERS)] if few else None, markersize=4, label=_short(series.label),
     )  # fmt: skip
     if series.low and series.high:
         points = [p for p in zip(series.x, y, series.low, series.high, strict=True) if None not in p]
@@ -157,13 +181,14 @@ def _line(series: Series, i: int, axes) -> None:
 
 
 def _bars(plot: Bars, axes) -> None:
-    """Lying where their labels are long: labels are read, not guessed."""
-    lying = max(map(len, plot.labels), default=0) > 10
-    places = range(len(plot.labels))
+    """Lying where their labels are long or many: labels are read, not guessed."""
+    labels = [_short(label, 60) for label in plot.labels]
+    lying = max(map(len, labels), default=0) > 10 or sum(len(label) + 2 for label in labels) > ROOM
+    places = range(len(labels))
     bottom = [0.0] * len(plot.labels)
     for i, (part, heights) in enumerate(plot.parts.items()):
         known = [height or 0.0 for height in heights]
-        look = {"label": part, "color": COLOURS[i % len(COLOURS)], "edgecolor": PAPER, "linewidth": 0.6}
+        look = {"label": _short(part), "color": COLOURS[i % len(COLOURS)], "edgecolor": PAPER, "linewidth": 0.6}
         look["hatch"] = ("", "//", "--", "xx", "\\\\")[i % 5]
         if lying:
             axes.barh(places, known, left=bottom, height=0.7, **look)
@@ -172,14 +197,14 @@ def _bars(plot: Bars, axes) -> None:
         bottom = [b + k for b, k in zip(bottom, known, strict=True)]
     top = 1.08 * max(bottom, default=0) or 1
     if lying:
-        axes.figure.set_figheight(max(HEIGHT, 1.2 + 0.28 * len(plot.labels)))
-        axes.set_yticks(list(places), plot.labels)
+        axes.figure.set_figheight(max(HEIGHT, 1.2 + 0.28 * len(labels)))
+        axes.set_yticks(list(places), labels)
         axes.invert_yaxis()
         axes.set_xlim(0, top)
         axes.set_xlabel(plot.y_label)
         axes.grid(axis="y", visible=False)
     else:
-        axes.set_xticks(list(places), plot.labels)
+        axes.set_xticks(list(places), labels)
         axes.set_ylim(0, top)
         axes.set_ylabel(plot.y_label)
         axes.grid(axis="x", visible=False)
@@ -187,21 +212,36 @@ def _bars(plot: Bars, axes) -> None:
 
 
 def _matrix(plot: Matrix, axes) -> None:
+    """Cells let the paper through, so that few is faint on a dark page as well."""
+    from matplotlib.colors import to_rgba
+
     shares = [[count / max(sum(row), 1) for count in row] for row in plot.counts]
-    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    places = range(len(plot.labels))
-    axes.set_xticks(list(places), plot.labels, rotation=45, ha="right", fontsize=7)
-    axes.set_yticks(list(places), plot.labels, fontsize=7)
+    cells = [[to_rgba(DEEP, 0.03 + 0.97 * share) for share in row] for row in shares]
+    axes.pcolormesh(cells, edgecolors="none")
+    axes.set_aspect("equal")
+    axes.invert_yaxis()
+    labels = [_short(label, 20) for label in plot.labels]
+    places = [place + 0.5 for place in range(len(labels))]
+    axes.set_xticks(places, labels, rotation=45, ha="right", fontsize=7)
+    axes.set_yticks(places, labels, fontsize=7)
     axes.set_xlabel(plot.x_label)
     axes.set_ylabel(plot.y_label)
     axes.grid(visible=False)
     for row, counts in enumerate(plot.counts):
         for column, count in enumerate(counts):
-            dark = shares[row][column] > 0.55
-            axes.text(column, row, str(count), ha="center", va="center", fontsize=6, color="white" if dark else "black")
+            ink = "white" if shares[row][column] > 0.5 else INK
+            axes.text(column + 0.5, row + 0.5, str(count), ha="center", va="center", fontsize=7, color=ink)
 
 
 def _legend(axes, entries: int) -> None:
     """Below the axes, so that they keep the width."""
     if entries > 1:
-        axes.figure.legend(fontsize=8, ncols=4, loc="outside lower left", handlelength=2.6)
+        axes.figure.legend(
+            fontsize=8, ncols=3 if entries in (3, 5, 6, 9) else 4, loc="outside lower left", handlelength=2.6
+        )
+
+
+def _short(label: str, letters: int = 40) -> str:
+    """A label on one line, short enough to leave room for what is plotted."""
+    flat = " ".join(label.split())
+    return flat if len(flat) <= letters else flat[: letters - 1] + "…"

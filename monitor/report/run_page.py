@@ -18,6 +18,7 @@ from trainer.spec import RunSpec
 SHORT_SECONDS = 0.5  # between two scrapes that tell a rate
 LONG_GAP_SECONDS = 3.0  # between two scrapes of a node: the line is broken there
 MOST_POINTS = 1000  # of a curve; a longer one is thinned, its ends kept
+PHASE_NAMES = {"sync": "exposed sync"}
 RANK_NOTE = "The first step is left out of the step means. sync is the part that backward did not hide."
 
 
@@ -108,8 +109,7 @@ def rank_table(result: dict, name: str = "ranks", title: str = "Ranks") -> Table
 def phases(result: dict) -> Bars:
     """Mean seconds of a step by phase, a bar per worker."""
     workers = figures.workers(result)
-    parts = {p: [rank["phase_seconds"][p] for rank in workers] for p in PHASES}
-    parts["exposed sync"] = parts.pop("sync")
+    parts = {PHASE_NAMES.get(p, p): [rank["phase_seconds"][p] for rank in workers] for p in PHASES}
     labels = [f"rank {rank['rank']}" for rank in workers]
     return Bars("phases", "Phases of a step, mean of each rank", "seconds", labels, parts)
 
@@ -121,7 +121,7 @@ def learning(run: Run) -> list[Lines]:
         return []
     steps = [step for step, *_ in joined]
     seconds = [seconds for _, seconds, *_ in joined]
-    plots = []
+    plots, per_epoch = [], run.steps_per_epoch if run.steps_per_epoch and steps[-1] >= run.steps_per_epoch else None
     for name, title, at, y_top in (("loss", "Training loss", 2, None), ("accuracy", "Training accuracy", 3, 1.0)):
         values = [point[at] for point in joined]
         for by, x_label, x in (("steps", "step", steps), ("seconds", "seconds since the first step began", seconds)):
@@ -133,6 +133,7 @@ def learning(run: Run) -> list[Lines]:
                     f"{name}-by-{by}",
                     f"{title if len(series) == 1 else told if name == 'loss' else told + ' accuracy'} against {by}",
                     x_label, name, series, y_top=y_top, whole_x=by == "steps",
+                    per_epoch=per_epoch if by == "steps" else None,
                 )
             )  # fmt: skip
     return plots
@@ -196,7 +197,7 @@ def nodes_over_time(run: Run) -> list[Lines]:
         return []
     zero = run.began or run.rows[0].time
     spans = time_spans(run, zero)
-    seconds = "seconds since the first step began" if run.began else "seconds"
+    seconds = f"seconds since the first {'step began' if run.began else 'look at a node'}"
     wanted = (
         ("cpu", "CPU", "% of one core", lambda rows: _rates(rows, "cpu_seconds_total", 100)),
         ("memory", "Memory, working set", "MB", lambda rows: _values(rows, "memory_working_set_bytes", 1e-6)),

@@ -56,8 +56,7 @@ def comparison(groups: list[Group], name: str = "compare") -> list:
         items.append(Table(table_name, title, ["", *(c.heading for c in part)], rows, places, notes))
     timed = [row for row in found if row["step_seconds"]]
     if timed:
-        parts = {p: [row[f"{p}_seconds"].value for row in timed] for p in PHASES if p != "sync"}
-        parts["exposed sync"] = [row["sync_seconds"].value for row in timed]
+        parts = {run_page.PHASE_NAMES.get(p, p): [row[f"{p}_seconds"].value for row in timed] for p in PHASES}
         labels = [row["label"] for row in timed]
         items.append(Bars(f"{name}-steps", "A step by phase, mean of the workers", "seconds", labels, parts))
     return items

@@ -86,7 +86,7 @@ def test_a_page_is_whole_and_fits(browser, run, tmp_path, width, dark):
     for plot in told["plots"]:
         assert plot["width"] > min(250, width / 2) and plot["height"] > 100, plot
         assert plot["left"] >= 0 and plot["right"] <= width, plot
-        assert plot["texts"] > 5, plot
+        assert plot["texts"] > 5 and plot["smallest"] > 6, plot  # px: small, but read on a phone
     assert told["overflow"] == 0
     assert told["fetched"] == []
     assert "CONSOLE" not in log

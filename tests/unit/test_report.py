@@ -2,7 +2,9 @@
 
 import csv
 import json
+import os
 import re
+import warnings
 from html.parser import HTMLParser
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -42,6 +44,18 @@ class TestNumbers:
         assert bars.labels == ["rank 0", "rank 1"]
         assert [sum(heights) for heights in zip(*bars.parts.values(), strict=True)] == pytest.approx([0.6, 0.6])
         assert bars.parts["exposed sync"] == [0.2, 0.2]
+        assert list(bars.parts) == ["data", "forward", "backward", "exposed sync", "optimizer"]  # as in a step
+
+    @pytest.mark.parametrize(("per_epoch", "shown"), [(2, 2), (4, 4), (5, None)])
+    def test_epochs_stand_above_steps_once_one_is_through(self, tmp_path, per_epoch, shown):
+        folder = write_run(tmp_path / "runs" / "r")
+        ready = {"event": "ready", "rank": 0, "time": ZERO, "steps_per_epoch": per_epoch, "versions": {}}
+        ready |= dict.fromkeys(("parameters", "gradient_bytes", "train_samples", "test_samples", "steps"), 1)
+        with (folder / "events.jsonl").open("a") as file:
+            file.write(json.dumps(ready | {"bf16_hint": False}) + "\n")
+        for name in ("loss", "accuracy"):
+            assert plots(load(folder))[f"{name}-by-steps"].per_epoch == shown
+            assert plots(load(folder))[f"{name}-by-seconds"].per_epoch is None
 
     def test_rates_are_growth_per_second_and_a_hole_is_a_hole(self, run):
         whole, holed = plots(run)["node-cpu"].series
@@ -131,6 +145,18 @@ class TestFiles:
             assert "#010203" not in text
             assert "currentColor" in text, name
 
+    def test_a_plot_by_itself_is_light_or_dark_as_its_viewer(self, run):
+        write(run.folder)
+        for path in (run.folder / "report").glob("*.svg"):
+            text = path.read_text()
+            assert "prefers-color-scheme: dark" in text
+            assert "prefers-color-scheme" not in svg(plots(run)[path.stem])  # in a page it is the page's
+
+    def test_no_id_of_the_page_is_there_twice(self, run):
+        ids = re.findall(r' id="([^"]+)"', html(run_page.run_page(run)))
+        assert ids
+        assert len(ids) == len(set(ids))
+
     def test_the_page_refers_to_nothing_outside_and_runs_nothing(self, run):
         text = html(run_page.run_page(run))
         seen = Seen()
@@ -194,6 +220,43 @@ class TestAnythingARunCanLeave:
         assert len(plots(load(folder))["phases"].labels) == nodes
         write(folder)
 
+    @pytest.mark.parametrize("line", ["nan,trainer-0,1", "1e999,trainer-0,1", f"{ZERO},trainer-0,inf"])
+    def test_rows_that_are_not_finite_are_left_out(self, run, line):
+        with (run.folder / "metrics.csv").open("a") as file:
+            file.write(line + "\n")
+        assert load(run.folder).rows == run.rows
+
+    def test_steps_without_a_sample_are_one_line(self, run):
+        path = run.folder / "events.jsonl"
+        path.write_text(path.read_text().replace('"samples": 6', '"samples": 0'))
+        with pytest.raises(UserError, match="run one: "):
+            write(run.folder)
+
+    @pytest.mark.parametrize(("pid", "says"), [(os.getpid(), "running"), (0, "failed")])
+    def test_one_that_goes_on_or_whose_orchestrator_was_killed(self, tmp_path, monkeypatch, pid, says):
+        monkeypatch.setattr("monitor.results.psutil.pid_exists", bool)
+        folder = write_run(tmp_path / "runs" / "r")
+        whole = json.loads((folder / "result.json").read_text())
+        begun = {key: whole[key] for key in ("schema", "id", "runtime", "spec", "data", "host", "error")}
+        begun |= {"status": "running", "resumed_from": None, "orchestrator_pid": pid}
+        (folder / "result.json").write_text(json.dumps(begun))
+        page = run_page.run_page(load(folder))
+        assert page.lead[0].endswith(f": {says}")
+        assert page.named(Plot)["loss-by-steps"].series[0].y == pytest.approx([3.0, 2.5, 2.0, 1.5])
+        write(folder)
+
+    @pytest.mark.parametrize(
+        "name", ["$\\frac$", "a$b$c", "_x", "a\x00\x1b\x0bb", "a\ud800", "a\nb", "", "x" * 300, "猫 \U0001f408"]
+    )
+    def test_classes_of_any_name(self, tmp_path, name):
+        folder = write_run(tmp_path / "runs" / "r", classes=[name, "b"])
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # none may reach the user's terminal
+            write(folder)
+        root = ElementTree.parse(folder / "report" / "confusion.svg").getroot()
+        texts = [text for text in root.iter("{http://www.w3.org/2000/svg}text") if "".join(text.itertext()) == "b"]
+        assert len(texts) == 2
+
     def test_files_that_were_cut_short(self, run):
         for name in ("events.jsonl", "metrics.csv"):
             text = (run.folder / name).read_text()
@@ -234,6 +297,16 @@ def test_axes_of_quantities_start_at_nothing():
     for plot in (line, bars):
         labels = re.findall(r">(?:<!-- )?(\d+(?:\.\d+)?)(?: -->)?<", svg(plot))
         assert "0" in labels or "0.0" in labels
+
+
+@pytest.mark.parametrize(("labels", "lying"), [(4, False), (16, True)])
+def test_labels_of_bars_do_not_overlap(labels, lying):
+    text = svg(Bars("b", "t", "seconds", [f"rank {i}" for i in range(labels)], {"p": [1.0] * labels}))
+    places = [
+        re.search(rf'<text [^>]*? x="([\d.]+)" y="([\d.]+)"[^>]*>rank {i}<', text).groups() for i in range(labels)
+    ]
+    x, y = (len(set(along)) for along in zip(*places, strict=True))
+    assert (x, y) == ((1, labels) if lying else (labels, 1))
 
 
 def test_a_table_knows_its_numbers():
