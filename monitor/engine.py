@@ -151,7 +151,7 @@ def node_facts(container) -> dict:
     Raises RunFailed when the node cannot say it.
     """
     with guard():
-        for _ in range(2):  # Docker 20.10 has been seen to lose all output of a command that went well
+        for _ in range(5):  # Docker 20.10 has been seen to lose all output of a command that went well
             code, (out, err) = container.exec_run(["python", "-m", "monitor.node", "check"], demux=True)
             if out or code:
                 break

@@ -6,7 +6,7 @@ from orchestrator import Orchestrator
 from trainer.checkpoint_folder import complete_ones, verify
 from trainer.state import digest
 
-SPEC = {"BATCH": 15, "STEPS": 6, "EVERY": 2, "NODES": 3}
+SPEC = {"BATCH": 15, "STEPS": 16, "EVERY": 4, "NODES": 3, "LR": 0.01}  # seconds are left after the first checkpoint
 
 
 def start(cluster, folder, **settings):
@@ -43,6 +43,6 @@ def test_a_killed_run_goes_on_in_the_cluster_and_ends_as_one_that_was_not(cluste
     resumed = Orchestrator(tmp_path, bare=True, RUNTIME="docker", PROJECT=cluster.project, RESUME="latest")
     code, out = resumed.finish()
     assert code == 0, out
-    assert resumed.result()["resumed_from"] == {"run": before, "step": 2 * done}
+    assert resumed.result()["resumed_from"] == {"run": before, "step": 4 * done}
     assert weights(resumed) == expected
     assert cluster.node(0).exec_run(["ls", "/runs"]).output == b""
