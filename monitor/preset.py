@@ -7,7 +7,7 @@ import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from monitor import claims
+from monitor import claims, figures
 from monitor.cells import Cell, product, values
 from monitor.errors import UserError
 
@@ -18,7 +18,7 @@ except ImportError:  # Python 3.10
 
 OURS = Path(__file__).parent / "presets"
 TABLES = ("compare", "nodes", "losses", "classes", "curves", "speed_up", "resources", "utilisation", "competition")
-FIGURES = ("step_seconds", "training_seconds")
+FIGURES = {"step_seconds": figures.step_seconds, "training_seconds": figures.training_seconds}
 KEYS = ("title", "about", "words", "scale", "runs", "published", "tables", "claims")
 
 

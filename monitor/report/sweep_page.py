@@ -5,6 +5,7 @@ from dataclasses import replace
 from monitor import compare, figures
 from monitor.estimate import Estimate
 from monitor.figures import Group
+from monitor.preset import FIGURES
 from monitor.report import run_page
 from monitor.report.load import load
 from monitor.report.page import Page, Section
@@ -160,15 +161,12 @@ def verdicts(made) -> list[Table]:
     return [Table("claims", "Verdicts", ["claim", "verdict", "figures", "reason"], rows)] if rows else []
 
 
-PUBLISHED = {"step_seconds": figures.step_seconds, "training_seconds": figures.training_seconds}
-
-
 def published(made) -> list[Table]:
     """The report's figures beside ours, both as ratios to its first row: the machines are not the same."""
     told = made.preset.published
     if not told:
         return []
-    figure, values = PUBLISHED[told["figure"]], told["values"]
+    figure, values = FIGURES[told["figure"]], told["values"]
     groups = {cell.group: g for cell, g in zip(made.sweep.cells, made.groups.values(), strict=True)}
     first = next(iter(values))
     ours = {name: groups[name].estimate(figure) if groups[name].results else None for name in values}
