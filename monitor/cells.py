@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from monitor import run
 from monitor.errors import UserError
-from trainer.registry import SYNCS
 from trainer.spec import RunSpec, SpecError
 
 LISTS = {"SHARES": "/"}  # settings whose values hold commas themselves, and what parts two of their values
@@ -37,10 +36,8 @@ def product(words: dict[str, str], repeats: int, place, group: str = "") -> tupl
     lists = {name: values(name, text) for name, text in words.items()}
     cells, refused = [], []
     for combination in itertools.product(*lists.values()):
-        given = {"RUNTIME": place.name} | dict(zip(lists, combination, strict=True))
+        given = run.with_nodes({"RUNTIME": place.name} | dict(zip(lists, combination, strict=True)), place)
         spec_words = {name: value for name, value in given.items() if name not in run.NOT_IN_SPEC}
-        if "NODES" not in given and not SYNCS.get(given.get("SYNC"), SYNCS["ddp"]).one_node:
-            given["NODES"] = spec_words["NODES"] = str(place.default_nodes)
         try:
             RunSpec.from_settings(spec_words)
             cells.append(Cell(given, repeats, group))

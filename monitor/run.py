@@ -86,12 +86,7 @@ def run(settings: dict[str, str], say: Console, began: float, stop: Stop) -> dic
     settings.pop("DATA_DIR", None)
     source = resume.find(settings.pop("RESUME"), runs) if "RESUME" in settings else None
     place = runtime.choose(settings)
-    if source:
-        spec = source.spec_of(settings)
-    else:
-        if "NODES" not in settings and not SYNCS.get(settings.get("SYNC"), SYNCS["ddp"]).one_node:
-            settings["NODES"] = str(place.default_nodes)
-        spec = RunSpec.from_settings(settings)
+    spec = source.spec_of(settings) if source else RunSpec.from_settings(with_nodes(settings, place))
     place.preflight(spec)
     say.print(place.note(spec), highlight=False)
     warnings = []
@@ -115,6 +110,13 @@ def run(settings: dict[str, str], say: Console, began: float, stop: Stop) -> dic
     recorder = Recorder(place, spec, prepared, runs, say, began, stop, source)
     recorder.warnings += warnings
     return recorder.follow()
+
+
+def with_nodes(settings: dict[str, str], place: Runtime) -> dict[str, str]:
+    """The settings with NODES, the runtime's own number where none is named and the strategy takes more than one."""
+    if "NODES" in settings or SYNCS.get(settings.get("SYNC"), SYNCS["ddp"]).one_node:
+        return settings
+    return settings | {"NODES": str(place.default_nodes)}
 
 
 class Recorder:
