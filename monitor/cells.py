@@ -1,6 +1,7 @@
 """The combinations that a set of runs is made of."""
 
 import itertools
+import math
 from dataclasses import dataclass
 
 from monitor import run
@@ -8,6 +9,7 @@ from monitor.errors import UserError
 from trainer.spec import RunSpec, SpecError
 
 LISTS = {"SHARES": "/"}  # settings whose values hold commas themselves, and what parts two of their values
+MOST = 1000  # combinations
 ONE_VALUE = ("DATA_DIR", "DATA_CACHE", "PROJECT", "RUNTIME")  # the same for every cell, and may hold commas
 
 
@@ -34,6 +36,8 @@ def product(words: dict[str, str], repeats: int, place, group: str = "") -> tupl
     Raises SpecError for a value with which no combination can be run, and UserError for what no sweep takes.
     """
     lists = {name: values(name, text) for name, text in words.items()}
+    if (count := math.prod(map(len, lists.values()))) > MOST:
+        raise UserError(f"{count:,} combinations: a sweep has at most {MOST:,}; shorten its lists")
     cells, refused = [], []
     for combination in itertools.product(*lists.values()):
         given = run.with_nodes({"RUNTIME": place.name} | dict(zip(lists, combination, strict=True)), place)

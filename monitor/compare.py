@@ -27,6 +27,7 @@ SETTINGS = {
     "RUNS_DIR": "folder of results; default: runs",
     "SWEEPS_DIR": "folder of sweeps; default: sweeps",
 }
+RESUMED = "resumed"  # in place of what it took to reach a goal
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def columns(goal: float | None = None) -> list[Column]:
             "speed_up_without_sync",
             "without sync",
             2,
-            lambda group, base: base and figures.speed_up(group, base, without_sync=True),
+            lambda group, base: base and figures.speed_up(group, base, "without_sync"),
         ),
         Column("test_accuracy", "accuracy", 3, mean_of(lambda result: result["test_accuracy"])),
         Column("node_seconds", "node-s", 1, mean_of(figures.node_seconds)),
@@ -97,7 +98,9 @@ def efficiency(group: Group, base: Group | None) -> Estimate | None:
 
 
 def to_goal(group: Group, goal: float, what: str) -> Estimate | str | None:
-    """Mean seconds of training, or MB sent by all ranks, until the goal was seen reached."""
+    """Mean seconds of training, or MB sent by all ranks, until the goal was seen reached. Raises UserError."""
+    if any(result.get("resumed_from") for result in group.results):
+        return RESUMED
     found = [figures.reached(*run, goal) for run in zip(group.results, group.folders, strict=True)]
     if None in found:
         return "not reached"
@@ -135,6 +138,8 @@ def footnotes(found: list[dict]) -> list[str]:
     else:
         notes.append("no speed-up: there is no run on one node with the same model, data, precision and runtime.")
     notes.append("MB/step: payload sent by all ranks; node-s: nodes times seconds of training.")
+    if any(row.get("goal_seconds") == RESUMED for row in found):
+        notes.append(f"{RESUMED}: what the run before took is not in it, so that the way to an accuracy is not told.")
     return notes
 
 
@@ -193,11 +198,20 @@ def named_runs(text: str, folder: Path) -> list[Group]:
     ids = re.split(r"[\s,]+", text.strip())
     if ids == [""]:
         raise UserError('RUNS=: an empty list; as in RUNS="id id"; `make runs` lists them')
+    paths = [(folder / run).resolve() for run in ids]
+    if twice := next((run for i, run in enumerate(ids) if paths[i] in paths[:i]), None):
+        raise UserError(f"RUNS={text}: {twice} stands there twice")
     runs = []
     for run in ids:
         result = results.load(run, folder)
         if result["status"] != results.FINISHED:
             raise UserError(f"RUNS={run}: it is {result['status']}, only finished runs can be compared")
+        try:
+            if not results.whole(result):
+                raise KeyError(*sorted(results.WHOLE - result.keys())[:1])
+            rows(figures.grouped([(result, folder / run)]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"run {run}: its result.json is not one that syncbed wrote ({error!r})") from None
         runs.append((result, folder / run))
     return figures.grouped(runs)
 

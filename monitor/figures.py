@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from monitor import results
+from monitor.errors import UserError
 from monitor.estimate import Estimate, mean, ratio
 from monitor.summary import mean as mean_of_known
 from trainer import events
 from trainer.events import PHASES
-from trainer.layout import WORKER
+from trainer.layout import SERVER, WORKER
 
 
 @dataclass(frozen=True)
@@ -67,17 +68,29 @@ def step_megabytes(result: dict) -> float | None:
 
 
 def samples_per_second(result: dict, without_sync: bool = False) -> float | None:
-    """Training samples per second of all workers, first step left out; without_sync: as if nothing had been exposed."""
+    """Training samples per second of all workers, first step left out; without_sync: as if nothing had been exposed.
+
+    A worker that was lost on the way counts for the part of the steps that it did.
+    """
     spec, rate = result["spec"], 0.0
-    ranks = workers(result)
+    ranks = [rank for rank in result["ranks"] if rank.get("role", WORKER) == WORKER]
     shares = spec["shares"] or [1] * len(ranks)
-    for rank, share in zip(ranks, shares, strict=False):
+    most = max((rank["steps"] for rank in ranks), default=0)
+    for rank, share in zip(ranks, shares, strict=True):
+        if not rank["steps"]:
+            continue
         step = rank["step_seconds"]["mean"]
         if step is None:
             return None
         step -= rank["phase_seconds"]["sync"] if without_sync else 0
-        rate += spec["batch"] * share / sum(shares) / step
+        rate += spec["batch"] * share / sum(shares) / step * rank["steps"] / most
     return rate or None
+
+
+def training_samples_per_second(result: dict) -> float | None:
+    """Training samples over seconds of training: with the first step, and with what is done once at the end."""
+    seconds = training_seconds(result)
+    return result["samples_seen"] / seconds if seconds else None
 
 
 def training_seconds(result: dict) -> float | None:
@@ -112,14 +125,21 @@ def baseline(group: Group, groups: Iterable[Group]) -> Group | None:
     )
 
 
-def speed_up(group: Group, base: Group, without_sync: bool = False) -> Estimate | None:
-    """Samples per second of the group over those of the baseline. None where runs are too short to tell.
+RATES = {
+    "step": samples_per_second,
+    "without_sync": lambda result: samples_per_second(result, without_sync=True),
+    "training": training_samples_per_second,
+}
+
+
+def speed_up(group: Group, base: Group, what: str = "step") -> Estimate | None:
+    """Samples per second, one of RATES, of the group over those of the baseline. None where runs are too short to tell.
 
     Of a baseline over itself it is 1, and no interval says otherwise.
     """
     if group is base:
         return Estimate(1.0, None, None, len(group.results))
-    above, below = (g.each(lambda r: samples_per_second(r, without_sync)) for g in (group, base))
+    above, below = (g.each(RATES[what]) for g in (group, base))
     return ratio(above, below) if above and below else None
 
 
@@ -134,30 +154,54 @@ class Reached:
 
 
 def reached(result: dict, folder: Path, goal: float) -> Reached | None:
-    """The first score of at least `goal`, of those on the way (EVALUATE=, EVALUATOR=1) and the last; None for none."""
+    """The first score of at least `goal`, of those on the way (EVALUATE=, EVALUATOR=1) and the last; None for none.
+
+    Seconds are those of the slowest worker's steps: the score is of what it had done by then. Bytes are what all ranks
+    sent in these steps. The last score is of what was brought together at the end, which counts too. Of a run that went
+    on from a checkpoint only its own part is seen. Raises UserError.
+    """
     scores = [(score["step"], score["accuracy"]) for score in result["evaluations"]]
     if result["test_accuracy"] is not None:
         scores.append((result["steps"], result["test_accuracy"]))
     first = next(((step, accuracy) for step, accuracy in sorted(scores) if accuracy >= goal), None)
     if first is None:
         return None
-    taken = [step for step in steps_of(folder) if step.step <= first[0]]
-    ranks = len({step.rank for step in taken}) or 1
-    seconds = sum(step.step_seconds for step in taken) / ranks
-    return Reached(*first, seconds, sum(step.sent_bytes for step in taken))
+    said = events_of(folder)
+    taken = [event for event in said if isinstance(event, events.Step) and event.step <= first[0]]
+    ends = [event for event in said if isinstance(event, events.Trained) and first[0] >= result["steps"]]
+    spent: dict[int, float] = {}
+    for step in taken:
+        spent[step.rank] = spent.get(step.rank, 0.0) + step.step_seconds
+    seconds = max(spent.values(), default=0.0)
+    if any(end.sent_bytes for end in ends):
+        last = {step.rank: step.time for step in taken}
+        seconds += max(end.time - last.get(end.rank, end.time) for end in ends)
+    # Servers say what they sent at the very end only; until then it is what workers got from them.
+    servers = any(rank.get("role") == SERVER for rank in result["ranks"])
+    sent = sum(event.sent_bytes + (event.received_bytes if servers else 0) for event in (*taken, *ends))
+    return Reached(*first, seconds, sent)
+
+
+def events_of(folder: Path) -> list[events.Event]:
+    """Every event that a run recorded. Raises UserError."""
+    try:
+        with (folder / "events.jsonl").open(encoding="utf-8") as lines:
+            return [event for line in lines if (event := events.parse(line))]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"run {folder.name}: events.jsonl cannot be read ({error})") from None
 
 
 def steps_of(folder: Path) -> list[events.Step]:
-    """Every step that a run recorded. Raises OSError."""
-    with (folder / "events.jsonl").open() as lines:
-        return [event for line in lines if isinstance(event := events.parse(line), events.Step)]
+    """Every step that a run recorded. Raises UserError."""
+    return [event for event in events_of(folder) if isinstance(event, events.Step)]
 
 
 def grouped(runs: list[tuple[dict, Path]]) -> list[Group]:
     """Runs by spec and runtime, in the order in which they were given; labelled by what differs among them."""
     same: dict[str, list[tuple[dict, Path]]] = {}
     for result, folder in runs:
-        key = json.dumps([result["spec"], result["runtime"], result["data"].get("key")], sort_keys=True)
+        which = [result["spec"], flat(result)["from_step"], result["runtime"], result["data"].get("key")]
+        key = json.dumps(which, sort_keys=True)
         same.setdefault(key, []).append((result, folder))
     firsts = [own[0][0] for own in same.values()]
     groups = []
@@ -185,8 +229,9 @@ def differences(result: dict, among: list[dict]) -> str:
 
 
 def flat(result: dict) -> dict:
-    """What tells one run from another: the spec, the runtime, and the data that was really used."""
-    return result["spec"] | {"runtime": result["runtime"], "data": result["data"].get("key", result["spec"]["data"])}
+    """What tells one run from another: the spec, the runtime, the data that was really used, and where it began."""
+    about = {"runtime": result["runtime"], "data": result["data"].get("key", result["spec"]["data"])}
+    return result["spec"] | about | {"from_step": (result.get("resumed_from") or {}).get("step", 0)}
 
 
 def text(value) -> str:

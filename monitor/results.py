@@ -24,6 +24,7 @@ from trainer.spec import RunSpec
 
 SCHEMA = 1
 RUNNING, FINISHED, FAILED = "running", "finished", "failed"
+WHOLE = {"id", "runtime", "spec", "data", "host", "ranks", "steps", "evaluations", "test_accuracy", "seconds"}
 
 
 def begin(run_id: str, runtime: str, spec: RunSpec, data: dict, resumed_from: dict | None = None) -> dict:
@@ -278,6 +279,11 @@ def load(run: str, runs: Path) -> dict:
         error = {"kind": "orchestrator", "message": "the orchestrator was killed before it could write a result"}
         result |= {"status": FAILED, "error": error | {"rank": None, "last_lines": [], "traceback": ""}}
     return result
+
+
+def whole(result: dict) -> bool:
+    """Whether a result has what `complete` writes. One that does not is of a run that has not ended, or is damaged."""
+    return result.keys() >= WHOLE and isinstance(result["ranks"], list) and isinstance(result["spec"], dict)
 
 
 def folders(runs: Path) -> list[Path]:

@@ -8,14 +8,13 @@ Repeats are the outer loop and every second one goes backwards, so that a machin
 alike. What is finished is read from the runs' own results; a cell that failed is tried again by the next command.
 """
 
-import fcntl
 import hashlib
 import json
 import re
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from monitor import results, run, runtime, summary
 from monitor.cells import Cell, product
 from monitor.errors import FAILED, Busy, UserError, refuse_unknown
 from monitor.interrupt import Stop
+from monitor.sweep_folder import alone, begun, unwritable
 from trainer.checkpoint_folder import FOLDER
 from trainer.spec import RunSpec, SpecError
 
@@ -94,7 +94,9 @@ class Sweep:
 
     def _result(self, tried: Try) -> dict | None:
         with suppress(UserError):
-            return results.load(tried.run, self.folder)
+            result = results.load(tried.run, self.folder)
+            if results.whole(result) and result["status"] == results.FINISHED:
+                return result
         return None
 
     def seconds_left(self) -> float | None:
@@ -112,13 +114,14 @@ class Sweep:
     def save(self) -> None:
         """Write sweep.json whole or not at all. Raises UserError."""
         text = json.dumps({"schema": SCHEMA, **asdict(self), "folder": self.folder.name}, indent=1)
+        part = self.folder / "sweep.json.part"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            part = self.folder / "sweep.json.part"
             part.write_text(text + "\n")
             part.replace(self.folder / "sweep.json")
         except OSError as error:
-            raise UserError(f"{self.folder}: cannot be written ({error.strerror}); SWEEPS_DIR= names another") from None
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise unwritable(self.folder, error) from None
 
 
 def load(folder: Path) -> Sweep:
@@ -147,7 +150,7 @@ def command(settings: dict[str, str], args) -> int:
     say = summary.console(stderr=args.json)
     asked = {name: value for name, value in settings.items() if name not in ("NAME", "SWEEPS_DIR")}
     folder = named(settings, asked)
-    sweep = goes_on(folder, asked) if (folder / "sweep.json").exists() else plan(folder, asked)
+    sweep = goes_on(folder, asked) if begun(folder) else plan(folder, asked)
     code = carry_out(sweep, say)
     from monitor import compare  # after the runs: it loads scipy
 
@@ -169,7 +172,11 @@ def named(settings: dict[str, str], asked: dict[str, str]) -> Path:
     name = settings.get("NAME", f"sweep-{digest}")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise UserError(f"NAME={name}: letters, digits, dots, dashes and underscores, as in NAME=monday")
-    return Path(settings.get("SWEEPS_DIR", "sweeps")).expanduser() / name
+    where = settings.get("SWEEPS_DIR", "sweeps")
+    try:
+        return Path(where).expanduser() / name
+    except RuntimeError as error:  # ~ of nobody
+        raise UserError(f"SWEEPS_DIR={where}: {error}") from None
 
 
 def goes_on(folder: Path, asked: dict[str, str]) -> Sweep:
@@ -212,13 +219,17 @@ def whole(name: str, text: str, most: int) -> int:
 def carry_out(sweep: Sweep, say: Console) -> int:
     """Run what is not finished. 0 when all is; 1 when something failed or a signal stopped it.
 
-    Raises UserError when another sweep works in the folder, and Busy when another run holds the nodes.
+    Raises UserError when another sweep works in the folder, or has made another of it since it was looked at, and Busy
+    when another run holds the nodes.
     """
-    sweep.save()
-    total, failed = sweep.total, 0
-    for line in sweep.notes:
-        say.print(line, highlight=False)
-    with _alone(sweep.folder):
+    with alone(sweep.folder):
+        if begun(sweep.folder):
+            now = goes_on(sweep.folder, sweep.asked)
+            sweep.cells, sweep.notes, sweep.tries = now.cells, now.notes, now.tries
+        sweep.save()
+        total, failed = sweep.total, 0
+        for line in sweep.notes:
+            say.print(line, highlight=False)
         before = sum(sweep.done(*which) for which in sweep.order())
         if before:
             say.print(f"{before} of {total} runs are finished already", highlight=False)
@@ -280,14 +291,3 @@ def _try(sweep: Sweep, cell: int, repeat: int, say: Console, stop: Stop) -> Try 
             highlight=False,
         )
     return Try(cell, repeat, result["id"], time.time() - began, error)
-
-
-@contextmanager
-def _alone(folder: Path):
-    """Hold the sweep's folder. Raises UserError when another sweep works in it."""
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{folder}: another sweep works in it now; wait for it, or give this one NAME=") from None
-        yield

@@ -64,6 +64,14 @@ def test_a_goal_that_was_not_reached_says_so(tmp_path):
     assert compare.rows([low], goal=0.4)[0]["goal_seconds"].value == 0
 
 
+def test_a_goal_of_a_run_that_went_on_is_not_told(tmp_path):
+    (tmp_path / "events.jsonl").write_text("")
+    run = Group("x", (result(resumed_from={"run": "y", "step": 2}),), (tmp_path,))
+    row = compare.rows([run], goal=0.4)[0]
+    assert (row["goal_seconds"], row["goal_bytes"]) == ("resumed", "resumed")
+    assert any("resumed: " in note for note in compare.footnotes([row]))
+
+
 def test_programs_get_value_low_high_and_repeats():
     four = json.loads(json.dumps(compare.records(GROUPS)))[1]
     assert four["step_seconds"] == {"value": 0.5, "low": 0.5, "high": 0.5, "repeats": 2}
@@ -77,6 +85,12 @@ def runs(tmp_path, monkeypatch):
         folder.mkdir(parents=True)
         made = result(**more) | {"schema": results.SCHEMA, "id": name}
         results.save(made, folder)
+    for name, odd in (
+        ("half", {"schema": 1, "status": "finished"}),
+        ("odd", made | {"status": "finished", "ranks": [1]}),
+    ):
+        (tmp_path / "runs" / name).mkdir()
+        results.save(odd, tmp_path / "runs" / name)
     return tmp_path
 
 
@@ -98,6 +112,11 @@ def test_runs_are_named_by_spaces_or_commas(runs, capsys):
         ({"RUNS": "a", "GOAL": "80"}, "GOAL=80: an accuracy from 0 to 1"),
         ({"RUNS": "a", "GOAL": "high"}, "GOAL=high: an accuracy from 0 to 1"),
         ({"SWEEP": "s"}, "sweeps/s: no sweep there"),
+        ({"RUNS": "a b a"}, "RUNS=a b a: a stands there twice"),
+        ({"RUNS": "a ../runs/a"}, "RUNS=a ../runs/a: ../runs/a stands there twice"),
+        ({"RUNS": "a b", "GOAL": "0.5"}, "run a: events.jsonl cannot be read"),
+        ({"RUNS": "a half"}, "run half: its result.json is not one that syncbed wrote"),
+        ({"RUNS": "a odd"}, "run odd: its result.json is not one that syncbed wrote"),
         ({"RUN": "a"}, "RUN=a: no such setting; did you mean RUNS?"),
     ],
 )

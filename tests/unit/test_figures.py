@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from monitor import figures
+from monitor.errors import UserError
 from monitor.figures import Group
 from trainer import events
 from trainer.events import PHASES
@@ -20,7 +21,7 @@ def result(step=0.5, exposed=0.1, steps=4, **changes) -> dict:
     times = step if isinstance(step, list) else [step] * (spec["nodes"] * spec["nproc"])
     rest = {
         **{"status": "finished", "runtime": "local", "data": {"key": "k"}, "steps": steps, "evaluations": []},
-        **{"test_accuracy": 0.9, "seconds": {"training": 2.0}},
+        **{"test_accuracy": 0.9, "seconds": {"training": 2.0}, "samples_seen": 48, "resumed_from": None, "host": {}},
     }
     ranks = [
         {
@@ -43,7 +44,7 @@ def test_speed_up_of_known_times():
     assert found.value == pytest.approx(2)
     assert found.low < 2 < found.high
     # 1 / (0.5 - 0.25) and 1.1 / (0.55 - 0.25), as geometric means
-    assert figures.speed_up(four, one, without_sync=True).value == pytest.approx((4 * (1.1 / 0.3)) ** 0.5)
+    assert figures.speed_up(four, one, "without_sync").value == pytest.approx((4 * (1.1 / 0.3)) ** 0.5)
 
 
 def test_a_cluster_that_is_slower_than_one_node():
@@ -92,23 +93,88 @@ def test_the_baseline_is_one_node_of_the_same_kind():
     assert figures.baseline(wanted, others) is None
 
 
-def test_time_and_bytes_to_an_accuracy(tmp_path):
-    steps = [
-        events.Step(
-            **{"rank": rank, "step": step, "epoch": 1, "loss": 1.0, "accuracy": 0.5, "samples": 6},
-            **{"seconds": dict.fromkeys(PHASES, 0.0), "step_seconds": step * (1.0 + rank)},
-            **{"sent_bytes": 10, "received_bytes": 0},
-        )
-        for rank in range(2)
-        for step in range(1, 5)
-    ]
-    (tmp_path / "events.jsonl").write_text("".join(events.to_line(step) + "\n" for step in steps) + '{"event": "st')
-    run = result(evaluations=[{"step": 2, "accuracy": 0.6}, {"step": 3, "accuracy": 0.8}])
-    found = figures.reached(run, tmp_path, 0.8)
-    # steps 1..3: rank 0 took 1 + 2 + 3 s, rank 1 twice that; 3 steps of two ranks sent 10 bytes each
-    assert (found.step, found.accuracy, found.seconds, found.sent_bytes) == (3, 0.8, pytest.approx(9), 60)
-    assert figures.reached(run, tmp_path, 0.85).step == 4
-    assert figures.reached(run, tmp_path, 0.95) is None
+def step(rank: int, number: int, seconds: float, received: int = 0) -> events.Step:
+    return events.Step(
+        **{"rank": rank, "step": number, "epoch": 1, "loss": 1.0, "accuracy": 0.5, "samples": 6, "time": 100 + number},
+        **{"seconds": dict.fromkeys(PHASES, 0.0), "step_seconds": seconds},
+        **{"sent_bytes": 10, "received_bytes": received},
+    )
+
+
+def trained(rank: int, at: float, sent: int = 0, received: int = 0) -> events.Trained:
+    return events.Trained(
+        **{"rank": rank, "time": at, "seconds": 9.0, "distinct_samples": 48, "synchronisations": 1},
+        **{"interface_sent_bytes": 0, "interface_received_bytes": 0, "sent_bytes": sent, "received_bytes": received},
+    )
+
+
+def recorded(folder: Path, *said: events.Event) -> Path:
+    (folder / "events.jsonl").write_text("".join(events.to_line(event) + "\n" for event in said) + '{"event": "st')
+    return folder
+
+
+class TestReached:
+    def test_time_and_bytes_to_an_accuracy(self, tmp_path):
+        recorded(tmp_path, *(step(rank, n, n * (1.0 + rank)) for rank in range(2) for n in range(1, 5)))
+        run = result(evaluations=[{"step": 2, "accuracy": 0.6}, {"step": 3, "accuracy": 0.8}])
+        found = figures.reached(run, tmp_path, 0.8)
+        # steps 1..3: rank 0 took 1 + 2 + 3 s, rank 1, which the score waited for, twice that; 10 bytes each
+        assert (found.step, found.accuracy, found.seconds, found.sent_bytes) == (3, 0.8, pytest.approx(12), 60)
+        assert figures.reached(run, tmp_path, 0.85).step == 4
+        assert figures.reached(run, tmp_path, 0.95) is None
+
+    def test_what_is_brought_together_at_the_end_belongs_to_the_last_score(self, tmp_path):
+        steps = [step(rank, n, 1.0) for rank in range(2) for n in range(1, 5)]
+        recorded(tmp_path, *steps, trained(0, 104.5, sent=1000), trained(1, 104.75, sent=1000))
+        run = result(evaluations=[{"step": 2, "accuracy": 0.6}])
+        last = figures.reached(run, tmp_path, 0.9)
+        assert (last.sent_bytes, last.seconds) == (80 + 2000, pytest.approx(4.75))
+        before = figures.reached(run, tmp_path, 0.6)
+        assert (before.sent_bytes, before.seconds) == (40, pytest.approx(2))
+
+    def test_what_servers_send_counts_too(self, tmp_path):
+        steps = [step(rank, n, 1.0, received=7) for rank in range(2) for n in range(1, 5)]
+        recorded(tmp_path, *steps, trained(0, 104, received=50), trained(1, 104, received=50))
+        run = result(evaluations=[{"step": 2, "accuracy": 0.6}])
+        assert figures.reached(run, tmp_path, 0.6).sent_bytes == 4 * 10  # no server: received is what others sent
+        run["ranks"].append({"role": "server", "steps": 0, "sent_bytes": 156})
+        assert figures.reached(run, tmp_path, 0.6).sent_bytes == 4 * (10 + 7)
+        assert figures.reached(run, tmp_path, 0.9).sent_bytes == 8 * (10 + 7) + 100
+
+    def test_a_worker_that_was_lost_does_not_make_it_quicker(self, tmp_path):
+        recorded(tmp_path, *(step(0, n, 1.0) for n in range(1, 5)), step(1, 1, 1.0))
+        assert figures.reached(result(), tmp_path, 0.9).seconds == pytest.approx(4)
+
+    @pytest.mark.parametrize("content", [None, b"\xff\xfe"])
+    def test_events_that_cannot_be_read_are_one_line(self, tmp_path, content):
+        if content:
+            (tmp_path / "events.jsonl").write_bytes(content)
+        with pytest.raises(UserError, match=rf"^run {tmp_path.name}: events.jsonl cannot be read \("):
+            figures.reached(result(), tmp_path, 0.9)
+
+
+def test_a_worker_that_was_lost_counts_for_the_steps_it_did():
+    run = result([0.5, 0.5], steps=100)
+    run["ranks"][1]["steps"] = 10
+    assert figures.samples_per_second(run) == pytest.approx(12 + 1.2)
+    run["ranks"][1]["steps"] = 0  # after a resume it may have done none
+    run["ranks"][1]["step_seconds"]["mean"] = None
+    assert figures.samples_per_second(run) == pytest.approx(12)
+
+
+def test_speed_up_of_whole_trainings():
+    one = group(result(1.0, 0.0, nodes=1, samples_seen=48, seconds={"training": 6.0}))
+    two = group(result(0.5, 0.0, samples_seen=96, seconds={"training": 6.0}))
+    assert figures.speed_up(two, one, "training").value == pytest.approx(2)
+    assert figures.speed_up(two, one).value == pytest.approx(2)
+    assert figures.speed_up(group(result(seconds={"training": None})), one, "training") is None
+
+
+def test_a_run_that_went_on_from_a_checkpoint_is_no_repeat_of_a_whole_one():
+    runs = [(result(), Path("a")), (result(resumed_from={"run": "x", "step": 2}), Path("b")), (result(), Path("c"))]
+    whole, resumed = figures.grouped(runs)
+    assert (len(whole.results), len(resumed.results)) == (2, 1)
+    assert (whole.label, resumed.label) == ("FROM_STEP=0", "FROM_STEP=2")
 
 
 def test_runs_of_one_spec_are_repeats():

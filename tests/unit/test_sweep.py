@@ -1,5 +1,6 @@
 """Sweeps: which combinations, in which order, what is skipped and tried again. Runs are scripted; nothing trains."""
 
+import errno
 import json
 import os
 import signal
@@ -181,6 +182,8 @@ def test_shares_are_lists_themselves(runs):
         ({"REPEATS": "1,2"}, "REPEATS=1,2: a whole number"),
         ({"NAME": "../x"}, "NAME=../x: letters, digits"),
         ({"RESUME": "latest"}, "RESUME=latest: goes with a single run"),
+        ({"SEED": ",".join(map(str, range(40))), "H": ",".join(map(str, range(1, 40)))}, "1,560 combinations: a sweep"),
+        ({"SWEEPS_DIR": "~nobody99/x"}, "SWEEPS_DIR=~nobody99/x: "),
         ({"SYNK": "ddp"}, "SYNK=ddp: no such setting; did you mean SYNC?"),
     ],
 )
@@ -231,8 +234,79 @@ def test_checkpoints_go_unless_they_are_wanted(runs, words, left):
 
 def test_two_at_once_are_refused(runs):
     start(SYNC="ddp", NODES="2", NAME="s")
-    with sweep._alone(sweep.Path("sweeps/s")), pytest.raises(UserError, match="another sweep works in it now"):
+    with sweep.alone(sweep.Path("sweeps/s")), pytest.raises(UserError, match="another sweep works in it now"):
         start(SYNC="ddp", NODES="2", NAME="s")
+
+
+def test_one_that_is_refused_leaves_the_others_tries_alone(runs, monkeypatch):
+    start(SYNC="ddp,ring", NODES="2", NAME="s")
+    looked = kept("s")  # read by a second one before the first had written its last try
+    looked.tries.clear()
+    monkeypatch.setattr(sweep, "goes_on", lambda folder, asked: looked)
+    with sweep.alone(sweep.Path("sweeps/s")), pytest.raises(UserError, match="another sweep works in it now"):
+        start(SYNC="ddp,ring", NODES="2", NAME="s")
+    assert len(kept("s").tries) == 2
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_what_another_one_did_since_it_was_looked_at_counts(runs, begun):
+    words = {"SYNC": "ddp,ring", "NODES": "2"}
+    folder = sweep.Path("sweeps/s")
+    mine = sweep.plan(folder, words)
+    if begun:
+        folder.mkdir(parents=True)
+        mine.save()
+    start(**words, NAME="s")
+    runs.asked = []
+    assert sweep.carry_out(mine, summary.console()) == 0
+    assert runs.asked == []
+    assert len(mine.tries) == len(kept("s").tries) == 2
+
+
+def test_another_sweep_of_that_name_that_began_meanwhile_is_left_alone(runs):
+    mine = sweep.plan(sweep.Path("sweeps/s"), {"SYNC": "gossip", "NODES": "2"})
+    start(SYNC="ddp,ring", NODES="2", NAME="s")
+    with pytest.raises(UserError, match="is a sweep with SYNC=ddp,ring, this is one with SYNC=gossip"):
+        sweep.carry_out(mine, summary.console())
+    assert kept("s").asked["SYNC"] == "ddp,ring"
+
+
+@pytest.mark.parametrize("damage", ["{", '{"schema": 1, "status": "finished"}', None, "failed"])
+def test_a_result_that_is_no_more_one_of_a_finished_run_is_made_again(runs, damage):
+    start(SYNC="ddp,ring", NODES="2", NAME="s")
+    path = sweep.Path("sweeps/s/run-1/result.json")
+    if damage == "failed":
+        damage = json.dumps(json.loads(path.read_text()) | {"status": "failed"})
+    path.write_text(damage) if damage else path.unlink()
+    assert [len(kept("s").results(cell)) for cell in (0, 1)] == [0, 1]
+    runs.asked = []
+    assert start(SYNC="ddp,ring", NODES="2", NAME="s") == 0
+    assert [asked["SYNC"] for asked in runs.asked] == ["ddp"]
+
+
+@pytest.mark.parametrize("name", ["sweep.json", "sweep.json.part", ".lock"])
+def test_a_folder_that_cannot_be_written_is_one_line(runs, name):
+    (sweep.Path("sweeps/s") / name).mkdir(parents=True)
+    with pytest.raises(UserError) as error:
+        start(SYNC="ddp", NODES="2", NAME="s")
+    assert str(error.value).startswith("sweeps/s: ")
+    assert runs.asked == []
+
+
+def test_a_disk_that_is_full_leaves_the_sweep_as_it_was(runs, monkeypatch):
+    start(SYNC="ddp", NODES="2", NAME="s")
+    job, before = kept("s"), sweep.Path("sweeps/s/sweep.json").read_text()
+
+    def full(path, text, **_):
+        with path.open("w") as file:
+            file.write(text[:20])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(sweep.Path, "write_text", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        job.save()
+    assert sweep.Path("sweeps/s/sweep.json").read_text() == before
+    assert not sweep.Path("sweeps/s/sweep.json.part").exists()
 
 
 def test_what_is_left_is_told_from_what_cells_took():
