@@ -8,6 +8,9 @@ that scatter, conclude nothing.
 import inspect
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Annotated, Literal, Union
+
+from pydantic import BaseModel, Field, NonNegativeFloat, PositiveFloat, ValidationError, create_model
 
 from monitor import figures
 from monitor.errors import UserError
@@ -16,6 +19,13 @@ from monitor.figures import Group
 from monitor.results import joined_loss
 
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot be told here"
+Several = Annotated[list[str], Field(min_length=2)]  # names of runs
+Seconds = Literal[tuple(figures.SECONDS)]
+Rate = Literal[tuple(figures.RATES)]
+
+
+class Strict(BaseModel, strict=True, extra="forbid", frozen=True):
+    """A part of a preset: every value is of the type that is said, and nothing else is there."""
 
 
 @dataclass(frozen=True)
@@ -30,39 +40,23 @@ class NotThere(Exception):
     """A run that the claim needs is missing; str() is the reason."""
 
 
-def check(claim: dict) -> None:
-    """Raise UserError, in one line, for a claim that no test understands."""
-    about = f"claim {claim.get('text', '')!r}"
-    if not claim.get("text"):
-        raise UserError(f"{about}: text= is missing")
-    if claim.get("test") not in TESTS:
-        raise UserError(f"{about}: test={claim.get('test')}: one of: {', '.join(TESTS)}")
-    try:
-        inspect.signature(TESTS[claim["test"]]).bind(None, **_needs(claim))
-    except TypeError as error:
-        raise UserError(f"{about}: test={claim['test']}: {error}") from None
-
-
-def judge(claim: dict, groups: dict[str, Group]) -> Verdict:
+def judge(claim: "Claim", groups: dict[str, Group]) -> Verdict:
     """The verdict on a claim. `groups`: by label. Raises UserError for a claim of runs that do not exist."""
-    check(claim)
+    needs = dict(claim)
+    text, test = needs.pop("text"), needs.pop("test")
     try:
-        for name in _named(claim):
+        for name in _named(needs):
             _find(groups, name)
-        return Verdict(claim["text"], *TESTS[claim["test"]](lambda name: _finished(groups, name), **_needs(claim)))
+        return Verdict(text, *TESTS[test](lambda name: _finished(groups, name), **needs))
     except NotThere as missing:
-        return Verdict(claim["text"], UNKNOWN, "", str(missing))
+        return Verdict(text, UNKNOWN, "", str(missing))
     except KeyError as error:
-        raise UserError(f"claim {claim['text']!r}: {error.args[0]}") from None
+        raise UserError(f"claim {text!r}: {error.args[0]}") from None
 
 
-def _needs(claim: dict) -> dict:
-    return {name: value for name, value in claim.items() if name not in ("text", "test")}
-
-
-def _named(claim: dict) -> list[str]:
+def _named(needs: dict) -> list[str]:
     """The runs that a claim is about."""
-    values = [claim[key] for key in ("of", "over", "than", "alone", "without", "with_it") if key in claim]
+    values = [needs[key] for key in ("of", "over", "than", "alone", "without", "with_it") if key in needs]
     return [name for value in values for name in (value if isinstance(value, list) else [value])]
 
 
@@ -91,30 +85,37 @@ def _finished(groups: dict[str, Group], name: str) -> Group:
     return found
 
 
-def same_loss(get, of: list[str], tolerance: float = 0.01):
+def same_loss(get, of: Several, tolerance: NonNegativeFloat = 0.01):
     """The same loss of the last step, to a relative tolerance, on data that each rank has its own part of."""
     groups = [get(name) for name in of]
     losses = [[r["train_loss"] for r in g.results] for g in groups]
     if any(loss is None for own in losses for loss in own):
         raise NotThere("a loss is not finite")
     told = ", ".join(f"{name} {own[0]:.4f}" for name, own in zip(of, losses, strict=True))
-    if unsharded := next((n for n, g in zip(of, groups, strict=True) for r in g.results if not sharded(r)), None):
-        return UNKNOWN, told, f"the ranks of {unsharded} saw the same samples"
+    for name, result in ((name, r) for name, g in zip(of, groups, strict=True) for r in g.results):
+        known = sharded(result)
+        if not known:
+            why = "saw the same samples" if known is False else "trained so long that each may have seen every sample"
+            return UNKNOWN, told, f"the ranks of {name} {why}"
     every = [loss for own in losses for loss in own]
-    apart = (max(every) - min(every)) / max(abs(loss) for loss in every)
+    apart = (max(every) - min(every)) / (max(abs(loss) for loss in every) or 1)
     seen = {r["distinct_samples"] for g in groups for r in g.results}
     about = f"{min(seen):,} distinct training samples, each rank its own" if len(seen) == 1 else "sharded data"
     verdict = HOLDS if apart <= tolerance else FAILS
     return verdict, told, f"they differ by {100 * apart:.2g} % of the largest, {100 * tolerance:g} % would do; {about}"
 
 
-def sharded(result: dict) -> bool:
-    """Whether the ranks had different samples: as many distinct ones as were seen, until an epoch is full."""
+def sharded(result: dict) -> bool | None:
+    """Whether each rank had samples of its own. None where ranks that share theirs would have seen as many."""
     train, batch = result["data"]["train_samples"], result["spec"]["batch"]
-    return result["distinct_samples"] >= min(result["samples_seen"], train - train % batch)
+    epoch, seen, distinct = train - train % batch, result["samples_seen"], result["distinct_samples"]
+    if distinct < min(seen, epoch):
+        return False
+    ranks = len(figures.workers(result))
+    return True if ranks == 1 or seen / ranks < epoch else None
 
 
-def faster(get, of: list[str]):
+def faster(get, of: Several):
     """Shorter steps, in this order: the first is the fastest."""
     told, verdicts = [], []
     for fast, slow in pairwise(of):
@@ -128,9 +129,11 @@ def faster(get, of: list[str]):
     return HOLDS, "; ".join(told), "every interval is above 1"
 
 
-def speed_up(get, of: str, over: str, below: float, published: float | None = None):
+def speed_up(
+    get, of: str, over: str, below: PositiveFloat, what: Rate = "step", published: PositiveFloat | None = None
+):
     """Faster than one node, but by less than `below`, which perfect scaling would give."""
-    found = figures.speed_up(get(of), get(over))
+    found = figures.speed_up(get(of), get(over), what)
     if found is None:
         raise NotThere("the runs have too few steps")
     beside = f" (published: {published:g})" if published else ""
@@ -144,7 +147,7 @@ def speed_up(get, of: str, over: str, below: float, published: float | None = No
     return UNKNOWN, told, _why_open(told, 1 if found.low is None or found.low <= 1 else below)
 
 
-def apart_without(get, alone: str, without: str, with_it: str, tolerance: float = 1e-3):
+def apart_without(get, alone: str, without: str, with_it: str, tolerance: NonNegativeFloat = 1e-3):
     """The loss of step 1, before any update, is that of one node `with_it` and is another `without`."""
     one, bare, synced = (_first_loss(get(name)) for name in (alone, without, with_it))
     told = f"first loss: {alone} {one:.5f}, {without} {bare:.5f}, {with_it} {synced:.5f}"
@@ -155,7 +158,7 @@ def apart_without(get, alone: str, without: str, with_it: str, tolerance: float 
     return FAILS, told, "both give the loss of one node"
 
 
-def fewer_bytes(get, of: str, than: str, factor: float = 1.0):
+def fewer_bytes(get, of: str, than: str, factor: PositiveFloat = 1.0):
     """Less payload per step, by more than `factor`. Bytes are counted, so one run tells."""
     few, many = (get(name).estimate(figures.step_megabytes).value for name in (of, than))
     times = f": {many / few:.2f} times fewer" if few else ""
@@ -163,9 +166,9 @@ def fewer_bytes(get, of: str, than: str, factor: float = 1.0):
     return (HOLDS if few * factor < many else FAILS), told, "bytes are counted, not estimated"
 
 
-def costs_little(get, of: str, over: str, most: float = 1.05, what: str = "training"):
+def costs_little(get, of: str, over: str, most: PositiveFloat = 1.05, what: Seconds = "training"):
     """Seconds of training, or of a step, at most `most` times the other's."""
-    found = _ratio(get(of), get(over), COSTS[what])
+    found = _ratio(get(of), get(over), figures.SECONDS[what])
     told = f"{found.text(3)} times the seconds of {'a step' if what == 'step' else what}"
     if found.below(most):
         return HOLDS, told, f"the whole interval is below {most:g}"
@@ -201,8 +204,25 @@ def _why_open(told: str, bound: float) -> str:
     return f"the interval holds {bound:g}: the runs scatter too much; more REPEATS, or a quieter machine, would tell"
 
 
-COSTS = {"training": figures.training_seconds, "step": figures.step_seconds}
 TESTS = {
     test.__name__: test
     for test in (same_loss, faster, speed_up, apart_without, fewer_bytes, costs_little, cannot_be_told)
 }
+
+
+def _model(test) -> type[Strict]:
+    """What a claim with this test holds: `text`, `test`, and what the test's function takes."""
+    takes = list(inspect.signature(test).parameters.values())[1:]  # without `get`
+    fields = {p.name: (p.annotation, ... if p.default is p.empty else p.default) for p in takes}
+    return create_model(test.__name__, __base__=Strict, text=(str, ...), test=(Literal[test.__name__], ...), **fields)
+
+
+Claim = Annotated[Union[tuple(map(_model, TESTS.values()))], Field(discriminator="test")]  # noqa: UP007
+
+
+def told(error: ValidationError) -> str:
+    """The first thing that is wrong, in one line: where, what stands there, and what would do."""
+    first = error.errors(include_url=False)[0]
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    shown = "" if isinstance(first["input"], dict | list) else f" = {first['input']!r}"
+    return " ".join(f"{where}{shown}: {first['msg'][0].lower()}{first['msg'][1:]}".split())

@@ -4,6 +4,7 @@ make compare RUNS="20260301-101500-ddp-vgg11-4n 20260301-102000-ring-vgg11-4n"
 make compare SWEEP=monday GOAL=0.8
 """
 
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from monitor import figures, results, summary, sweep
 from monitor.errors import UserError, refuse_unknown
 from monitor.estimate import Estimate, mean
 from monitor.figures import Group
+from monitor.report import tables
 from trainer.events import PHASES
 
 SETTINGS = {
@@ -44,13 +46,18 @@ class Column:
     interval: bool = False
 
 
-def columns(goal: float | None = None) -> list[Column]:
-    """The columns of a comparison, those of the goal where there is one."""
+def columns(goal: float | None = None) -> dict[str, list[Column]]:
+    """The columns of a comparison, by the heading of the table that they make."""
+    return {
+        "": step_columns(),
+        "seconds of a step": [phase_column(phase) for phase in PHASES],
+        "outcome": [*outcome_columns(), *(goal_columns(goal) if goal is not None else [])],
+    }
 
-    def mean_of(figure):
-        return lambda group, base: group.estimate(figure)
 
-    made = [
+def step_columns() -> list[Column]:
+    """What a step takes, and beside one node."""
+    return [
         Column("runs", "runs", 0, lambda group, base: runs_text(group)),
         Column("step_seconds", "s/step", 3, mean_of(figures.step_seconds), interval=True),
         Column("step_megabytes", "MB/step", 2, mean_of(figures.step_megabytes)),
@@ -62,24 +69,36 @@ def columns(goal: float | None = None) -> list[Column]:
             2,
             lambda group, base: base and figures.speed_up(group, base, "without_sync"),
         ),
-        Column("test_accuracy", "accuracy", 3, mean_of(lambda result: result["test_accuracy"])),
-        Column("node_seconds", "node-s", 1, mean_of(figures.node_seconds)),
     ]
-    if goal is not None:
-        made += [
-            Column("goal_seconds", f"s to {goal:g}", 1, lambda group, base: to_goal(group, goal, "seconds")),
-            Column("goal_bytes", f"MB to {goal:g}", 1, lambda group, base: to_goal(group, goal, "sent_bytes")),
-        ]
-    return made
 
 
-def phase_columns() -> list[Column]:
-    """Mean seconds of each phase of a step."""
+def phase_column(phase: str) -> Column:
+    """Mean seconds of a phase of a step."""
+    return Column(f"{phase}_seconds", phase, 3, mean_of(lambda result: figures.phase_seconds(result)[phase]))
 
-    def phase(name):
-        return lambda group, base: group.estimate(lambda result: figures.phase_seconds(result)[name])
 
-    return [Column(f"{name}_seconds", name, 3, phase(name)) for name in PHASES]
+def outcome_columns() -> list[Column]:
+    """What the whole run took, and what it came to."""
+    return [
+        Column("training_seconds", "training s", 1, mean_of(figures.training_seconds), interval=True),
+        Column("node_seconds", "node-s", 1, mean_of(figures.node_seconds)),
+        Column("train_loss", "train loss", 3, mean_of(lambda result: result["train_loss"])),
+        Column("test_loss", "test loss", 3, mean_of(lambda result: result["test_loss"])),
+        Column("test_accuracy", "accuracy", 3, mean_of(lambda result: result["test_accuracy"])),
+    ]
+
+
+def goal_columns(goal: float) -> list[Column]:
+    """What it took to reach an accuracy."""
+    return [
+        Column("goal_seconds", f"s to {goal:g}", 1, lambda group, base: to_goal(group, goal, "seconds")),
+        Column("goal_bytes", f"MB to {goal:g}", 1, lambda group, base: to_goal(group, goal, "sent_bytes")),
+    ]
+
+
+def mean_of(figure: Callable[[dict], float | None]) -> Callable[[Group, Group | None], Estimate | None]:
+    """A column's figure: the mean over the repeats."""
+    return lambda group, base: group.estimate(figure)
 
 
 def runs_text(group: Group) -> str:
@@ -113,19 +132,15 @@ def rows(groups: list[Group], goal: float | None = None) -> list[dict]:
     found = []
     for group in groups:
         base = figures.baseline(group, groups) if group.results else None
-        wanted = [*columns(goal), *phase_columns()]
+        wanted = itertools.chain(*columns(goal).values())
         cells = {c.name: c.figure(group, base) if group.results or c.name == "runs" else None for c in wanted}
         found.append({"label": group.label, "baseline": base.label if base else None, **cells})
     return found
 
 
-def cell_text(value: Estimate | float | str | None, column: Column) -> str:
-    """A figure as a table shows it: the value, and its interval where the column has one."""
-    if isinstance(value, Estimate):
-        known = column.interval and value.known
-        span = f" [{value.low:,.{column.places}f}, {value.high:,.{column.places}f}]" if known else ""
-        return summary.number(value.value, column.places) + span
-    return value if isinstance(value, str) else summary.number(value, column.places)
+def shown(value: Estimate | float | str | None, column: Column) -> Estimate | float | str | None:
+    """A figure as a table takes it: with its interval where the column has one."""
+    return value.value if isinstance(value, Estimate) and not column.interval else value
 
 
 def footnotes(found: list[dict]) -> list[str]:
@@ -146,13 +161,13 @@ def footnotes(found: list[dict]) -> list[str]:
 def show(groups: list[Group], say: Console, goal: float | None = None) -> None:
     """Print the comparison as a table."""
     found = rows(groups, goal)
-    for part in (columns(goal), phase_columns()):
+    for heading, part in columns(goal).items():
         table = Table(box=None, header_style="bold", pad_edge=False)
-        table.add_column("seconds of a step" if part[0].name == "data_seconds" else "", overflow="fold")
+        table.add_column(heading, overflow="fold")
         for column in part:
             table.add_column(column.heading, justify="right")
         for row in found:
-            table.add_row(Text(row["label"]), *(cell_text(row[c.name], c) for c in part))
+            table.add_row(Text(row["label"]), *(tables.text(shown(row[c.name], c), c.places) for c in part))
         say.print(table)
     for note in footnotes(found):
         say.print(note, style="dim", highlight=False)

@@ -45,12 +45,15 @@ class Estimate:
 
 
 def mean(values: Sequence[float]) -> Estimate:
-    """Arithmetic mean. Values that do not differ give an interval of no width. Raises ValueError for no values."""
+    """Arithmetic mean. Values that do not differ give an interval of no width; that of what is never negative (times,
+    bytes, shares) ends at 0. Raises ValueError for no values.
+    """
     value, repeats = statistics.fmean(values), len(values)
     if repeats == 1:
         return Estimate(value, None, None, 1)
     half = _quantile(repeats - 1) * statistics.stdev(values) / math.sqrt(repeats)
-    return Estimate(value, value - half, value + half, repeats)
+    low = value - half if min(values) < 0 else max(value - half, 0.0)
+    return Estimate(value, low, value + half, repeats)
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> Estimate:

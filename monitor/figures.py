@@ -125,6 +125,7 @@ def baseline(group: Group, groups: Iterable[Group]) -> Group | None:
     )
 
 
+SECONDS = {"step": step_seconds, "training": training_seconds}
 RATES = {
     "step": samples_per_second,
     "without_sync": lambda result: samples_per_second(result, without_sync=True),

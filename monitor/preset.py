@@ -1,14 +1,20 @@
 """Presets: a named set of runs that ends in tables and verdicts, as a TOML file; docs/presets.md is how to write one.
 
-Ours are in monitor/presets/; a path to any other file will do as well.
+Ours are in monitor/presets/; a path to any other file will do as well. What a file may hold is said once, by the types
+below, and checked by pydantic before anything runs.
 """
 
+import hashlib
 import itertools
-from dataclasses import dataclass, field
+import json
 from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from monitor import claims, figures
 from monitor.cells import Cell, product, values
+from monitor.claims import Claim, Strict
 from monitor.errors import UserError
 
 try:
@@ -17,43 +23,107 @@ except ImportError:  # Python 3.10
     import tomli as tomllib
 
 OURS = Path(__file__).parent / "presets"
-TABLES = ("compare", "nodes", "losses", "classes", "curves", "speed_up", "resources", "utilisation", "competition")
-FIGURES = {"step_seconds": figures.step_seconds, "training_seconds": figures.training_seconds}
-KEYS = ("title", "about", "words", "scale", "runs", "published", "tables", "claims")
+Words = dict[str, str]
 
 
-@dataclass(frozen=True)
-class Runs:
-    """A group of runs: the product of `words`' lists, or one cell for each of `each`."""
+class Scale(Strict):
+    """How much of the report is run. `note`: what is done otherwise than there."""
 
+    note: str
+    words: Words = Field({})
+    repeats: PositiveInt
+
+
+class Runs(Strict, extra="allow"):
+    """A group of runs: the product of the words' lists, for each of `each`. Further keys: words of one scale only."""
+
+    __pydantic_extra__: dict[str, Words]
     name: str
-    words: dict[str, str]
-    each: list[dict[str, str]]
-    repeats: int | None  # None: the scale's
+    words: Words
+    each: list[Words] = Field([{}], min_length=1)
+    repeats: PositiveInt | None = None  # at most; None: as the scale says
+
+    def at(self, scale: str, common: Words) -> Words:
+        """The words at this scale. A length of its own takes the place of the common one."""
+        own = self.words | (self.model_extra or {}).get(scale, {})
+        other = {"EPOCHS": "STEPS", "STEPS": "EPOCHS"}
+        return {name: text for name, text in common.items() if other.get(name) not in own} | own
 
 
-@dataclass(frozen=True)
-class Preset:
-    name: str
+class Table(Strict):
+    """A table or plots of the page, for the runs it names or for all."""
+
+    kind: Literal["compare", "nodes", "classes", "curves", "resources", "competition"]
+    runs: list[str] | None = None
+
+
+class Losses(Table):
+    kind: Literal["losses"]
+    every: PositiveInt = 20
+
+
+class SpeedUp(Table):
+    kind: Literal["speed_up"]
+    what: Literal[tuple(figures.RATES)] = "step"
+
+
+class Utilisation(Table):
+    kind: Literal["utilisation"]
+    plots: list[Literal["cpu", "memory", "packets-sent", "packets-received"]] = Field(
+        ["cpu", "memory", "packets-sent", "packets-received"], min_length=1
+    )
+
+
+AnyTable = Annotated[Table | Losses | SpeedUp | Utilisation, Field(discriminator="kind")]
+KINDS = [
+    kind for table in (Table, Losses, SpeedUp, Utilisation) for kind in get_args(table.model_fields["kind"].annotation)
+]
+
+
+class Published(Strict):
+    """What the report measured, by name of runs; shown as ratios to the first."""
+
+    what: Literal[tuple(figures.SECONDS)]
+    values: dict[str, PositiveFloat] = Field(min_length=1)
+
+
+class File(Strict):
     title: str
     about: str
-    scale: str
-    note: str  # what this scale does otherwise than the report
-    repeats: int
-    runs: list[Runs]
-    tables: list[dict]
-    claims: list[dict]
-    published: dict = field(default_factory=dict)
+    words: Words = Field({})
+    scale: dict[str, Scale] = Field(min_length=1)
+    runs: list[Runs] = Field(min_length=1)
+    published: Published | None = None
+    tables: list[AnyTable] = Field([Table(kind="compare")])
+    claims: list[Claim] = Field([])
 
-    def cells(self, place, more: dict[str, str]) -> tuple[list[Cell], list[str]]:
+
+class Preset:
+    """A file at one scale."""
+
+    def __init__(self, name: str, file: File, scale: str):
+        self.name, self.file, self.scale = name, file, scale
+        self.title, self.about = file.title, file.about
+        self.tables, self.claims, self.published = file.tables, file.claims, file.published
+        self.note = file.scale[scale].note
+
+    @property
+    def digest(self) -> str:
+        """Of all that decides what is run: two presets with the same have the same runs."""
+        file, scale = self.file, self.file.scale[self.scale]
+        runs = [[r.name, r.at(self.scale, file.words | scale.words), r.each, r.repeats] for r in file.runs]
+        return hashlib.sha256(json.dumps([runs, scale.repeats], sort_keys=True).encode()).hexdigest()[:8]
+
+    def cells(self, place, more: Words) -> tuple[list[Cell], list[str]]:
         """Every run as a cell, `more` in place of the preset's own words, and what cannot be run. Raises SpecError."""
         cells, left_out = [], []
-        repeats = int(more.get("REPEATS", self.repeats))
+        scale = self.file.scale[self.scale]
+        repeats = int(more.get("REPEATS", scale.repeats))
         more = {name: value for name, value in more.items() if name != "REPEATS"}
-        for runs in self.runs:
+        for runs in self.file.runs:
+            words, times = runs.at(self.scale, self.file.words | scale.words), min(runs.repeats or repeats, repeats)
             for each in runs.each:
-                words, times = runs.words | each | more, min(runs.repeats or repeats, repeats)
-                made, refused = product(words, times, place, runs.name)
+                made, refused = product(words | each | more, times, place, runs.name)
                 cells += made
                 left_out += refused
         return cells, left_out
@@ -69,66 +139,31 @@ def read(name: str, scale: str) -> Preset:
         raise UserError(f"REPORT={name}: one of: {have}; or the path of a .toml file of your own") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"REPORT={name}: cannot be read: {' '.join(str(error).split())}") from None
-    return _parsed(path.stem, text, scale)
-
-
-def _parsed(name: str, text: dict, scale: str) -> Preset:
-    for key in text.keys() - set(KEYS):
-        raise UserError(f"preset {name}: {key}: no such key; one of: {', '.join(KEYS)}")
-    scales = text.get("scale") or {}
-    if scale not in scales:
-        raise UserError(f"SCALE={scale}: one of: {', '.join(scales)}")
     try:
-        ours = scales[scale]
-        common = text.get("words", {}) | ours.get("words", {})
-        runs = [_runs(run, common, scale) for run in text["runs"]]
-        preset = Preset(
-            name,
-            text["title"],
-            text["about"],
-            scale,
-            ours["note"],
-            ours["repeats"],
-            runs,
-            text.get("tables", [{"kind": "compare"}]),
-            text.get("claims", []),
-            text.get("published", {}),
-        )
-    except KeyError as missing:
-        raise UserError(f"preset {name}: {missing.args[0]} is missing") from None
-    except (TypeError, AttributeError) as error:
-        raise UserError(f"preset {name}: {error}") from None
-    _check(preset)
-    return preset
+        file = File.model_validate(text)
+    except ValidationError as error:
+        raise UserError(f"preset {path.stem}: {claims.told(error)}") from None
+    if scale not in file.scale:
+        raise UserError(f"SCALE={scale}: one of: {', '.join(file.scale)}")
+    try:
+        _check(file)
+    except UserError as error:
+        raise UserError(f"preset {path.stem}: {error}") from None
+    return Preset(path.stem, file, scale)
 
 
-def _runs(run: dict, common: dict, scale: str) -> Runs:
-    words = common | run["words"] | run.get(scale, {})
-    if "EPOCHS" in (own := run["words"] | run.get(scale, {})) or "STEPS" in own:
-        words.pop(
-            "STEPS" if "EPOCHS" in own else "EPOCHS", None
-        )  # a run's own length takes the place of the common one
-    return Runs(run["name"], words, run.get("each", [{}]), run.get("repeats"))
-
-
-def _check(preset: Preset) -> None:
-    names = [runs.name for runs in preset.runs]
+def _check(file: File) -> None:
+    """What types cannot say. Raises UserError."""
+    names = [runs.name for runs in file.runs]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UserError(f"preset {preset.name}: two runs are called {twice}")
-    for table in preset.tables:
-        if table.get("kind") not in TABLES:
-            raise UserError(f"preset {preset.name}: table kind={table.get('kind')}: one of: {', '.join(TABLES)}")
-        for name in table.get("runs", []):
-            if name not in names:
-                raise UserError(f"preset {preset.name}: table {table['kind']}: no runs are called {name}")
-    for claim in preset.claims:
-        claims.check(claim)
-    if preset.published and preset.published.get("figure") not in FIGURES:
-        raise UserError(f"preset {preset.name}: published figure: one of: {', '.join(FIGURES)}")
-    for name in preset.published.get("values", {}):
-        if name not in names:
-            raise UserError(f"preset {preset.name}: published: no runs are called {name}")
-    for word, text in itertools.chain(*((runs.words | each).items() for runs in preset.runs for each in runs.each)):
-        if not isinstance(text, str):
-            raise UserError(f'preset {preset.name}: {word} = {text}: words are text, as {word} = "{text}"')
-        values(word, text)
+        raise UserError(f"two runs are called {twice}")
+    named = [(f"table {table.kind}", table.runs or []) for table in file.tables]
+    named += [("published", file.published.values)] if file.published else []
+    for where, wanted in named:
+        if missing := next((name for name in wanted if name not in names), None):
+            raise UserError(f"{where}: no runs are called {missing}; there are: {', '.join(names)}")
+    for runs in file.runs:
+        if key := next((key for key in runs.model_extra or {} if key not in file.scale), None):
+            raise UserError(f"runs {runs.name}: {key}: no such key, and no scale of that name")
+        for word, text in itertools.chain(*(words.items() for words in (runs.words, *runs.each))):
+            values(word, text)

@@ -15,6 +15,7 @@ from monitor.errors import UserError
 from monitor.figures import Group
 from monitor.preset import Preset
 from monitor.sweep import Sweep
+from monitor.sweep_folder import begun
 from trainer.spec import RunSpec
 
 SETTINGS = sweep.SETTINGS | {
@@ -46,11 +47,11 @@ def command(settings: dict[str, str], args) -> int:
     wanted = preset.read(words.pop("REPORT"), words.pop("SCALE", "quick"))
     folder = sweep.named({"NAME": f"{wanted.name}-{wanted.scale}"} | settings, {})
     asked = {n: v for n, v in settings.items() if n not in ("NAME", "SWEEPS_DIR", "SCALE")}
-    asked |= {"REPORT": wanted.name, "SCALE": wanted.scale}
+    asked |= {"REPORT": wanted.name, "SCALE": wanted.scale, "preset's runs": wanted.digest}
     say = summary.console(stderr=args.json)
     say.print(f"{wanted.name}: {wanted.title}", highlight=False)
-    begun = (folder / "sweep.json").exists()
-    job = sweep.goes_on(folder, asked) if begun else plan(wanted, folder, asked, words, say)
+    job = sweep.goes_on(folder, asked) if begun(folder) else plan(wanted, folder, asked, words, say)
+    judged(wanted, job)  # a claim of runs that do not exist is found before they are made
     code = sweep.carry_out(job, say)
     tell(judged(wanted, job), say, args.json)
     return code
@@ -98,9 +99,7 @@ def plan(wanted: Preset, folder: Path, asked: dict[str, str], words: dict[str, s
             if (got := found[key]["DATA"]) != spec.data:
                 notes.append(f"{spec.data} could not be had: {got} images are used instead; DATA_DIR= names its folder")
         placed.append(Cell(cell.words | found[key], cell.repeats, cell.group))
-    job = Sweep(folder, asked, placed, notes)
-    judged(wanted, job)  # a claim of runs that do not exist is found before they are made
-    return job
+    return Sweep(folder, asked, placed, notes)
 
 
 def available(name: str, shape, seed: int, folders: list[Path], cache: Path, say) -> dict[str, str]:

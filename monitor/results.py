@@ -24,7 +24,20 @@ from trainer.spec import RunSpec
 
 SCHEMA = 1
 RUNNING, FINISHED, FAILED = "running", "finished", "failed"
-WHOLE = {"id", "runtime", "spec", "data", "host", "ranks", "steps", "evaluations", "test_accuracy", "seconds"}
+WHOLE = {
+    "id",
+    "runtime",
+    "spec",
+    "data",
+    "host",
+    "ranks",
+    "steps",
+    "evaluations",
+    "test_accuracy",
+    "train_loss",
+    "test_loss",
+    "seconds",
+}
 
 
 def begin(run_id: str, runtime: str, spec: RunSpec, data: dict, resumed_from: dict | None = None) -> dict:

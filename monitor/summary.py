@@ -13,6 +13,7 @@ from rich.text import Text
 from monitor import results
 from monitor.errors import UserError, refuse_unknown
 from trainer.events import PHASES
+from trainer.layout import WORKER
 
 SETTINGS = {"RUNS_DIR": "folder of results; default: runs"}
 HEADINGS = ["run", "status", "runtime", "sync", "model", "data", "nodes", "batch", "precision", "s/step", "accuracy"]
@@ -191,11 +192,14 @@ def _table_with_mean(ranks: list[dict], columns: dict[str, tuple[list, int]]) ->
     table.add_column("steps", justify="right")
     for heading in columns:
         table.add_column(heading, justify="right")
-    for row, rank in enumerate(ranks):
+    roles = [rank.get("role", WORKER) for rank in ranks]
+    for row, (rank, role) in enumerate(zip(ranks, roles, strict=True)):
         cells = (number(values[row], places) for values, places in columns.values())
-        table.add_row(str(rank["rank"]), rank["node"], str(rank["steps"]), *cells)
-    means = (number(mean(values), places) for values, places in columns.values())
-    table.add_row("mean", "", "", *means, style="bold")
+        where = rank["node"] if role == WORKER else f"{rank['node']}, {role}"
+        table.add_row(str(rank["rank"]), where, str(rank["steps"]), *cells)
+    workers = [i for i, role in enumerate(roles) if role == WORKER]
+    means = (number(mean(values[i] for i in workers), places) for values, places in columns.values())
+    table.add_row("mean", "of workers" if len(workers) < len(ranks) else "", "", *means, style="bold")
     return table
 
 
@@ -221,8 +225,11 @@ def confusion_table(matrix: list[list[int]], classes: list[str]) -> Table:
 
 
 def number(value: float | None, places: int) -> str:
-    """The value with this many decimals; a dash when it is not known."""
-    return "-" if value is None else f"{value:,.{places}f}"
+    """The value with this many decimals, or two digits of one that they would hide; a dash when it is not known."""
+    if value is None:
+        return "-"
+    text = f"{value:,.{places}f}"
+    return f"{value:.2g}" if value and not text.strip("-0.") else text
 
 
 def share(value: float | None) -> str:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from monitor import compare, figures
 from monitor.estimate import Estimate
 from monitor.figures import Group
-from monitor.preset import FIGURES
 from monitor.report import run_page
 from monitor.report.load import load
 from monitor.report.page import Page, Section
@@ -13,6 +12,12 @@ from monitor.report.plots import Bars, Lines, Series
 from monitor.report.tables import Table
 from monitor.sweep import Sweep
 from trainer.events import PHASES
+
+RATES = {  # figures.RATES in words
+    "step": "samples per second of steps",
+    "without_sync": "samples per second of steps, had they exposed no synchronisation",
+    "training": "samples per second of training, its end included",
+}
 
 
 def sweep_page(job: Sweep, groups: list[Group]) -> Page:
@@ -47,14 +52,14 @@ def progress(job: Sweep) -> str:
 
 def comparison(groups: list[Group], name: str = "compare") -> list:
     """The comparison as tables, and phases as bars."""
-    found, notes = compare.rows(groups), None
-    items = []
-    for part, title in ((compare.columns(), "Runs side by side"), (compare.phase_columns(), "Seconds of a step")):
+    found, items = compare.rows(groups), []
+    for heading, part in compare.columns().items():
         notes = compare.footnotes(found) if not items else []
-        rows = [[row["label"], *(_plain(row[c.name], c) for c in part)] for row in found]
-        table_name = name if not items else f"{name}-phases"
+        rows = [[row["label"], *(compare.shown(row[c.name], c) for c in part)] for row in found]
+        file = "-".join([name, *heading.split()])
         places = [None, *(c.places for c in part)]
-        items.append(Table(table_name, title, ["", *(c.heading for c in part)], rows, places, notes))
+        title = heading.capitalize() or "Runs side by side"
+        items.append(Table(file, title, ["", *(c.heading for c in part)], rows, places, notes))
     timed = [row for row in found if row["step_seconds"]]
     if timed:
         parts = {run_page.PHASE_NAMES.get(p, p): [row[f"{p}_seconds"].value for row in timed] for p in PHASES}
@@ -63,18 +68,12 @@ def comparison(groups: list[Group], name: str = "compare") -> list:
     return items
 
 
-def _plain(value, column: compare.Column):
-    if isinstance(value, Estimate) and column.interval and value.known:
-        return compare.cell_text(value, column)
-    return value.value if isinstance(value, Estimate) else value
-
-
-def speed_up(groups: list[Group], name: str = "speed-up") -> list[Lines]:
-    """Speed-up over one node against the number of workers, a line per strategy, with the ideal line."""
+def speed_up(groups: list[Group], name: str = "speed-up", what: str = "step") -> list[Lines]:
+    """Speed-up over one node, of one of figures.RATES, against the workers: a line per strategy, and the ideal one."""
     lines: dict[str, list[tuple[int, Estimate]]] = {}
     for group in groups:
         base = figures.baseline(group, groups) if group.results else None
-        found = base and figures.speed_up(group, base)
+        found = base and figures.speed_up(group, base, what)
         if found:
             workers = len(figures.workers(group.results[0]))
             lines.setdefault(family(group), []).append((workers, found))
@@ -87,7 +86,7 @@ def speed_up(groups: list[Group], name: str = "speed-up") -> list[Lines]:
     for label, points in lines.items():
         x, found = zip(*points, strict=True)
         series.append(Series(label, list(x), [e.value for e in found], [e.low for e in found], [e.high for e in found]))
-    title = "Speed-up over one node (samples per second), with 95 % intervals"
+    title = f"Speed-up over one node ({RATES[what]}), with 95 % intervals"
     return [Lines(f"{name}-plot", title, "workers", "speed-up", series, whole_x=True)]
 
 
@@ -127,10 +126,9 @@ def reproduced_page(made) -> Page:
     preset, job = made.preset, made.sweep
     sections = [Section("Claims", verdicts(made))]
     for i, table in enumerate(preset.tables):
-        groups = _chosen(made, table.get("runs"))
-        heading, build = KINDS[table["kind"]]
-        options = {name: value for name, value in table.items() if name not in ("kind", "runs")}
-        sections.append(Section(heading, build(groups, f"{table['kind']}-{i + 1}", **options)))
+        heading, build = KINDS[table.kind]
+        options = table.model_dump(exclude={"kind", "runs"})
+        sections.append(Section(heading, build(_chosen(made, table.runs), f"{table.kind}-{i + 1}", **options)))
     first = next((g for g in made.groups.values() if g.results), None)
     sections += [
         Section("Beside the report", published(made)),
@@ -166,7 +164,7 @@ def published(made) -> list[Table]:
     told = made.preset.published
     if not told:
         return []
-    figure, values = FIGURES[told["figure"]], told["values"]
+    figure, values = figures.SECONDS[told.what], told.values
     groups = {cell.group: g for cell, g in zip(made.sweep.cells, made.groups.values(), strict=True)}
     first = next(iter(values))
     ours = {name: groups[name].estimate(figure) if groups[name].results else None for name in values}
@@ -174,7 +172,7 @@ def published(made) -> list[Table]:
     for name, value in values.items():
         own = ours[name].value / ours[first].value if ours[name] and ours[first] else None
         rows.append([name, value / values[first], own])
-    what = told["figure"].replace("_", " ")
+    what = {"step": "seconds of a step", "training": "seconds of training"}[told.what]
     return [Table("published", f"Ratios of {what} to {first}", ["", "report", "here"], rows, [None, 3, 3])]
 
 
@@ -183,7 +181,7 @@ def nodes(groups: list[Group], name: str) -> list[Table]:
     return [run_page.rank_table(g.results[0], f"{name}-{i + 1}", g.label) for i, g in enumerate(groups) if g.results]
 
 
-def losses(groups: list[Group], name: str, every: int = 20) -> list:
+def losses(groups: list[Group], name: str, every: int) -> list:
     """Loss, accuracy and seconds of the joined batch each `every` steps, the first and the last step included."""
     rows, series = [], []
     for group in groups:
@@ -256,21 +254,21 @@ def resources(groups: list[Group], name: str) -> list[Table]:
     return [Table(name, title, headings, rows, [None, None, 0, 1, 0, 0], [note])] if rows else []
 
 
-def utilisation(groups: list[Group], name: str) -> list[Lines]:
-    """CPU, memory and packets of the last node of each group's first run over time."""
-    plots = []
+def utilisation(groups: list[Group], name: str, plots: list[str]) -> list[Lines]:
+    """CPU, memory and packets of the last node of each group's first run over time, those that `plots` names."""
+    made = []
     for i, group in enumerate(groups):
         if not group.results:
             continue
         run = load(group.folders[0])
-        last = max((row.node for row in run.rows), default=None)
+        last = group.results[0]["ranks"][-1]["node"]
         only = [row for row in run.rows if row.node == last]
         for plot in run_page.nodes_over_time(replace(run, rows=only)):
-            if plot.name in ("node-cpu", "node-memory", "node-packets-sent", "node-packets-received"):
-                named = f"{name}-{i + 1}-{plot.name.removeprefix('node-')}"
+            what = plot.name.removeprefix("node-")
+            if what in plots:
                 title = f"{plot.title}: {group.label}"
-                plots.append(Lines(named, title, plot.x_label, plot.y_label, plot.series, plot.spans))
-    return plots
+                made.append(Lines(f"{name}-{i + 1}-{what}", title, plot.x_label, plot.y_label, plot.series, plot.spans))
+    return made
 
 
 def competition(groups: list[Group], name: str) -> list[Table]:
@@ -286,18 +284,18 @@ def competition(groups: list[Group], name: str) -> list[Table]:
     return [Table(name, "Competition run", headings, rows, [None, 4, 4, 4, 1], [note])] if rows else []
 
 
-def just_speed_up(groups: list[Group], name: str) -> list:
-    """Speed-up and accuracy against the number of workers."""
+def just_speed_up(groups: list[Group], name: str, what: str) -> list:
+    """Speed-up, of one of figures.RATES, and accuracy against the number of workers."""
     rows = []
     for group in groups:
         base = figures.baseline(group, groups) if group.results else None
-        found = base and figures.speed_up(group, base)
+        found = base and figures.speed_up(group, base, what)
         accuracy = group.estimate(lambda r: r["test_accuracy"]) if group.results else None
         seconds = group.estimate(figures.training_seconds) if group.results else None
-        ratio = found and compare.cell_text(found, compare.Column("", "", 2, None, interval=True))
-        rows.append([group.label, seconds and seconds.value, ratio or None, accuracy and accuracy.value])
+        rows.append([group.label, seconds and seconds.value, found or None, accuracy and accuracy.value])
     headings = ["", "training s", "speed-up", "test accuracy"]
-    return [Table(name, "Speed-up and accuracy", headings, rows, [None, 2, None, 3]), *speed_up(groups, name)]
+    title = f"Speed-up ({RATES[what]}) and accuracy"
+    return [Table(name, title, headings, rows, [None, 2, 2, 3]), *speed_up(groups, name, what)]
 
 
 KINDS = {

@@ -2,13 +2,12 @@
 
 import csv
 import io
-import re
 from dataclasses import dataclass, field
 
+from monitor.estimate import Estimate
 from monitor.summary import number
 
-Value = str | float | int | None
-NUMBER = re.compile(r"[\d.,]+( \[[\d., -]+\])?")
+Value = str | float | int | Estimate | None
 
 
 @dataclass(frozen=True)
@@ -28,21 +27,30 @@ class Table:
     @property
     def numeric(self) -> list[bool]:
         """Which columns hold numbers, with an interval or without; they are set to the right."""
-        columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.headings)
-        known = ([v for v in column if v is not None] for column in columns)
-        return [bool(own) and all(not isinstance(v, str) or NUMBER.fullmatch(v) for v in own) for own in known]
+        known = ([v for v in column if v is not None] for column in self._columns())
+        return [bool(own) and not any(isinstance(v, str) for v in own) for own in known]
+
+    def _columns(self) -> list[tuple[Value, ...]]:
+        return list(zip(*self.rows, strict=True)) if self.rows else [()] * len(self.headings)
 
     def texts(self) -> list[list[str]]:
         """The rows as they are shown; a dash is a value that is not known."""
         places = self.places or [None] * len(self.headings)
-        return [[_shown(v, p) for v, p in zip(row, places, strict=True)] for row in self.rows]
+        return [[text(v, p) for v, p in zip(row, places, strict=True)] for row in self.rows]
 
     def csv(self) -> str:
-        """Values in full, RFC 4180; an empty field is a value that is not known."""
+        """Values in full, RFC 4180; an empty field is a value that is not known. An interval is two columns more."""
+        columns = []
+        for heading, values in zip(self.headings, self._columns(), strict=True):
+            parts = [(heading, [v.value if isinstance(v, Estimate) else v for v in values])]
+            if any(isinstance(v, Estimate) for v in values):
+                for end in ("low", "high"):
+                    parts.append((f"{heading} {end}", [getattr(v, end, None) for v in values]))
+            columns += parts
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(self.headings)
-        writer.writerows(["" if v is None else v for v in row] for row in self.rows)
+        writer.writerow([heading for heading, _ in columns])
+        writer.writerows(zip(*(["" if v is None else v for v in own] for _, own in columns), strict=True))
         return out.getvalue()
 
     def markdown(self) -> str:
@@ -61,11 +69,20 @@ def escape(text: str) -> str:
     return flat
 
 
-def _shown(value: Value, places: int | None) -> str:
+def spread(value: Estimate, places: int) -> str:
+    """A figure and, where there is one, its interval: 1.23 [1.20, 1.27]."""
+    span = f" [{number(value.low, places)}, {number(value.high, places)}]" if value.known else ""
+    return number(value.value, places) + span
+
+
+def text(value: Value, places: int | None) -> str:
+    """A value as it is shown; a dash is one that is not known."""
     if value is None:
         return "-"
     if isinstance(value, str):
         return value
+    if isinstance(value, Estimate):
+        return spread(value, places or 0)
     if places is None:
         return f"{value:,}"
     return number(value, places)

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 from test_figures import result
 
-from monitor.claims import FAILS, HOLDS, UNKNOWN, judge
+from monitor.claims import FAILS, HOLDS, UNKNOWN, Claim, judge, told
 from monitor.errors import UserError
 from monitor.figures import Group
 from trainer import events
@@ -20,8 +21,12 @@ def timed(*seconds: float, **more) -> Group:
     return group(*(result(s, 0.0, **more) for s in seconds))
 
 
+def claim(**said) -> Claim:
+    return TypeAdapter(Claim).validate_python({"text": "a claim", **said})
+
+
 def verdict(test: str, groups: dict, **needs) -> tuple[str, str]:
-    found = judge({"text": "a claim", "test": test, **needs}, groups)
+    found = judge(claim(test=test, **needs), groups)
     assert found.claim == "a claim"
     assert found.reason
     return found.verdict, found.figures
@@ -89,8 +94,16 @@ class TestSameLoss:
     def test_it_is_judged_on_sharded_data_only(self):
         same = {"a": lossy(2.0), "b": lossy(2.0, distinct=12)}
         assert verdict("same_loss", same, of=["a", "b"])[0] == UNKNOWN
-        whole = {"a": lossy(2.0, distinct=996, seen=4000), "b": lossy(2.0, distinct=1000, seen=4000)}
+        whole = {"a": lossy(2.0, distinct=996, seen=1500), "b": lossy(2.0, distinct=1000, seen=1500)}
         assert verdict("same_loss", whole, of=["a", "b"])[0] == HOLDS
+
+    def test_ranks_that_saw_everything_may_have_shared_it(self):
+        two = lossy(2.0, distinct=1000, seen=4000)
+        assert len(two.results[0]["ranks"]) > 1
+        assert verdict("same_loss", {"a": two, "b": two}, of=["a", "b"])[0] == UNKNOWN
+
+    def test_losses_of_nothing(self):
+        assert verdict("same_loss", {"a": lossy(0.0), "b": lossy(0.0)}, of=["a", "b"])[0] == HOLDS
 
     def test_a_loss_that_is_not_finite(self):
         assert verdict("same_loss", {"a": lossy(2.0), "b": lossy(None)}, of=["a", "b"]) == (UNKNOWN, "")
@@ -134,33 +147,45 @@ def test_a_cost_within_bounds(seconds, says):
 
 
 def test_a_run_that_failed_leaves_the_claim_open():
-    found = judge(
-        {"text": "x", "test": "faster", "of": ["a", "b"]}, {"a": timed(1.0, 1.0), "b": Group("", (), (), failed=2)}
-    )
+    found = judge(claim(test="faster", of=["a", "b"]), {"a": timed(1.0, 1.0), "b": Group("", (), (), failed=2)})
     assert (found.verdict, found.reason) == (UNKNOWN, "no run of b finished")
 
 
 def test_what_cannot_be_told_says_why():
-    found = judge({"text": "x", "test": "cannot_be_told", "reason": "it needs nodes of unequal speed"}, {})
+    found = judge(claim(test="cannot_be_told", reason="it needs nodes of unequal speed"), {})
     assert (found.verdict, found.reason) == (UNKNOWN, "it needs nodes of unequal speed")
 
 
 @pytest.mark.parametrize(
-    "claim",
+    ("said", "told_of"),
     [
-        {"text": "x", "test": "fastest"},
-        {"text": "x"},
-        {"text": "x", "test": "faster", "runs": ["a"]},
-        {"text": "x", "test": "faster", "of": ["a", "nobody"]},
-        {"text": "x", "test": "faster", "of": ["a", "b | NODES=3"]},
-        {"text": "x", "test": "faster", "of": ["a", "b"]},
-        {"test": "cannot_be_told", "reason": "y"},
+        ({"test": "fastest"}, "'fastest'"),
+        ({}, "test"),
+        ({"test": "faster", "of": ["a", "b"], "runs": ["a"]}, "faster.runs: extra"),
+        ({"test": "faster", "of": ["a"]}, "faster.of: list should have at least 2"),
+        ({"test": "faster", "of": "ab"}, "faster.of = 'ab': input should be a valid list"),
+        ({"test": "same_loss", "of": ["a", 2]}, "same_loss.of[1] = 2: input should be a valid string"),
+        ({"test": "same_loss", "of": ["a", "b"], "tolerance": "0.1"}, "same_loss.tolerance = '0.1'"),
+        ({"test": "same_loss", "of": ["a", "b"], "tolerance": -1}, "same_loss.tolerance = -1"),
+        ({"test": "costs_little", "of": "a", "over": "b", "what": "foo"}, "costs_little.what = 'foo': input should be"),
+        ({"test": "speed_up", "of": "a", "over": "b"}, "speed_up.below: field required"),
+        ({"test": "speed_up", "of": "a", "over": "b", "below": 4, "published": "1.5"}, "speed_up.published = '1.5'"),
+        ({"test": "speed_up", "of": "a", "over": "b", "below": True}, "speed_up.below = True"),
+        ({"test": "cannot_be_told", "reason": 3}, "cannot_be_told.reason = 3"),
+        ({"test": "cannot_be_told", "reason": "y", "text": 5}, "cannot_be_told.text = 5"),
     ],
 )
-def test_a_claim_that_is_no_claim_is_one_line(claim):
-    with pytest.raises(UserError) as error:
-        judge(claim, {"a": timed(1.0, 1.0), "b NODES=1": timed(1.0), "b NODES=2": timed(1.0)})
-    assert "\n" not in str(error.value)
+def test_a_claim_that_is_no_claim_is_one_line(said, told_of):
+    with pytest.raises(ValidationError) as error:
+        claim(**said)
+    assert told_of in told(error.value)
+    assert "\n" not in told(error.value)
+
+
+@pytest.mark.parametrize("of", [["a", "nobody"], ["a", "b | NODES=3"], ["a", "b"]])
+def test_a_claim_of_runs_that_do_not_exist(of):
+    with pytest.raises(UserError, match=r"claim 'a claim': (no|2) runs are called "):
+        judge(claim(test="faster", of=of), {"a": timed(1.0), "b NODES=1": timed(1.0), "b NODES=2": timed(1.0)})
 
 
 def test_one_of_several_cells_is_named_by_its_words():

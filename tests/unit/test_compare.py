@@ -10,6 +10,7 @@ from test_figures import result
 from monitor import compare, results
 from monitor.errors import UserError
 from monitor.figures import Group
+from monitor.report.tables import text
 
 ARGS = SimpleNamespace(json=False)
 
@@ -49,12 +50,18 @@ def test_no_run_on_one_node_is_no_speed_up():
 
 
 def test_the_table_shows_intervals_where_there_are_some():
-    column = next(c for c in compare.columns() if c.name == "step_seconds")
-    (row,) = compare.rows([labelled("x", result(1.0), result(3.0))])
-    assert compare.cell_text(row["step_seconds"], column) == "2.000 [-10.706, 14.706]"  # t(0.975, 1) = 12.706
+    column = next(c for c in compare.step_columns() if c.name == "step_seconds")
+    (row,) = compare.rows([labelled("x", result(1.0), result(1.1))])
+    shown = compare.shown(row["step_seconds"], column)
+    assert text(shown, column.places) == "1.050 [0.415, 1.685]"  # t(0.975, 1) = 12.706
     (row,) = compare.rows([labelled("x", result(1.0))])
-    assert compare.cell_text(row["step_seconds"], column) == "1.000"
-    assert compare.cell_text(None, column) == "-"
+    assert text(compare.shown(row["step_seconds"], column), column.places) == "1.000"
+    assert text(compare.shown(None, column), column.places) == "-"
+
+
+def test_every_report_has_its_columns():
+    headings = {c.heading for part in compare.columns(0.8).values() for c in part}
+    assert {"s/step", "training s", "train loss", "test loss", "accuracy", "sync", "s to 0.8", "MB to 0.8"} <= headings
 
 
 def test_a_goal_that_was_not_reached_says_so(tmp_path):

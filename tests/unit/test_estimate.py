@@ -15,10 +15,15 @@ TIMES = st.lists(st.floats(0.1, 100), min_size=2, max_size=6)
 
 def test_a_mean_with_the_textbooks_t():
     # t(0.975, 2) = 4.302653; the standard deviation of 1, 2, 3 is 1
-    found = mean([1.0, 2.0, 3.0])
-    assert found.value == 2
-    assert found.high - 2 == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)
-    assert found.low + found.high == pytest.approx(4)
+    found = mean([11.0, 12.0, 13.0])
+    assert found.value == 12
+    assert found.high - 12 == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)
+    assert found.low + found.high == pytest.approx(24)
+
+
+def test_what_is_never_negative_has_no_interval_below_nothing():
+    assert mean([1.0, 2.0, 3.0]).low == 0
+    assert mean([-1.0, 2.0, 3.0]).low < -1
 
 
 def test_one_repeat_gives_a_figure_and_no_interval():

@@ -21,7 +21,15 @@ def result(step=0.5, exposed=0.1, steps=4, **changes) -> dict:
     times = step if isinstance(step, list) else [step] * (spec["nodes"] * spec["nproc"])
     rest = {
         **{"status": "finished", "runtime": "local", "data": {"key": "k"}, "steps": steps, "evaluations": []},
-        **{"test_accuracy": 0.9, "seconds": {"training": 2.0}, "samples_seen": 48, "resumed_from": None, "host": {}},
+        **{
+            "train_loss": 1.5,
+            "test_loss": 1.25,
+            "test_accuracy": 0.9,
+            "seconds": {"training": 2.0},
+            "samples_seen": 48,
+            "resumed_from": None,
+            "host": {},
+        },
     }
     ranks = [
         {

@@ -43,7 +43,9 @@ def planned(tmp_path, monkeypatch):
 
     def plan(name="p.toml", scale="quick", **words):
         wanted = preset.read(name, scale)
-        return reproduce.plan(wanted, tmp_path / "x", {}, words, summary.console())
+        job = reproduce.plan(wanted, tmp_path / "x", {}, words, summary.console())
+        reproduce.judged(wanted, job)
+        return job
 
     return plan
 
@@ -93,18 +95,38 @@ def test_a_cluster_that_is_too_small_is_refused_with_what_would_do(planned, monk
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (("title", "titel"), "preset p: titel: no such key"),
-        (('about = "a"', ""), "preset p: about is missing"),
+        (("title", "titel"), "preset p: title: field required"),
+        (('about = "a"', 'about = "a"\nmore = 1'), "preset p: more = 1: extra inputs"),
+        (('about = "a"', ""), "preset p: about: field required"),
         (('name = "some"', 'name = "one"'), "preset p: two runs are called one"),
-        (('SYNC = "single"', "SYNC = 1"), "preset p: SYNC = 1: words are text"),
+        (('SYNC = "single"', "SYNC = 1"), "preset p: runs[0].words.SYNC = 1: input should be a valid string"),
         (('SYNC = "single"', 'SYNC = "singel"'), "SYNC=singel: one of: single"),
-        (('test = "faster"', 'test = "fastest"'), "claim 'c': test=fastest: one of: same_loss"),
-        (('of = ["some | SYNC=ddp", "one"]', ""), "claim 'c': test=faster: missing a required argument: 'of'"),
+        (('test = "faster"', 'test = "fastest"'), "preset p: claims[0]: input tag 'fastest' found using 'test' does"),
+        (('of = ["some | SYNC=ddp", "one"]', ""), "preset p: claims[0].faster.of: field required"),
         (("some | SYNC=ddp", "some | SYNC=gossip"), "claim 'c': no runs are called 'some | SYNC=gossip'"),
         (("some | SYNC=ddp", "some"), "claim 'c': 2 runs are called 'some'"),
         (('title = "t"', "title = "), "REPORT=p.toml: cannot be read: Invalid value"),
-        (("[[claims]]", '[[tables]]\nkind = "pie"\n[[claims]]'), "preset p: table kind=pie: one of: compare"),
+        (("[[claims]]", '[[tables]]\nkind = "pie"\n[[claims]]'), "preset p: tables[0]: input tag 'pie' found using"),
         (("[[claims]]", '[[tables]]\nkind = "nodes"\nruns = ["x"]\n[[claims]]'), "preset p: table nodes: no runs are"),
+        (
+            ("[[claims]]", '[[tables]]\nkind = "losses"\nevery = 0\n[[claims]]'),
+            "preset p: tables[0].losses.every = 0: ",
+        ),
+        (("[[claims]]", '[[tables]]\nkind = "nodes"\nevery = 2\n[[claims]]'), "preset p: tables[0].nodes.every = 2: "),
+        (("repeats = 2", 'repeats = "2"'), "preset p: scale.quick.repeats = '2': input should be a valid integer"),
+        (("repeats = 2", "repeats = 0"), "preset p: scale.quick.repeats = 0: input should be greater than 0"),
+        (("repeats = 1", "repeats = 0"), "preset p: runs[1].repeats = 0: input should be greater than 0"),
+        (("quick = { BATCH", "quikc = { BATCH"), "preset p: runs some: quikc: no such key, and no scale of that name"),
+        (("quick = { BATCH", "quick = 3 #"), "preset p: runs[1].quick = 3: input should be a valid dictionary"),
+        (("[[claims]]", '[published]\nwhat = "step"\n[[claims]]'), "preset p: published.values: field required"),
+        (
+            ("[[claims]]", '[published]\nwhat = "step"\nvalues = { one = "1" }\n[[claims]]'),
+            "preset p: published.values.one = '1': input should be a valid number",
+        ),
+        (
+            ("[[claims]]", '[published]\nwhat = "step"\nvalues = { two = 1.0 }\n[[claims]]'),
+            "preset p: published: no runs are called two; there are: one, some",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_preset_is_one_line(planned, tmp_path, change, says):
@@ -123,3 +145,19 @@ def test_reports_and_scales_that_do_not_exist():
         preset.read("r1", "huge")
     with pytest.raises(UserError, match=r"REPORT=../r1: one of"):
         preset.read("../r1", "quick")
+
+
+def test_a_preset_whose_runs_were_edited_does_not_go_on_with_the_old_ones(tmp_path):
+    def digest(text: str) -> str:
+        (tmp_path / "p.toml").write_text(text)
+        return preset.read(str(tmp_path / "p.toml"), "quick").digest
+
+    same = GOOD.replace('text = "c"', 'text = "d"').replace('note = "n"', 'note = "m"')
+    assert digest(same) == digest(GOOD)
+    for change in (
+        ('STEPS = "3"', 'STEPS = "4"'),
+        ("repeats = 2", "repeats = 3"),
+        ('"64"', '"32"'),
+        ('"one"', '"won"'),
+    ):
+        assert digest(GOOD.replace(*change)) != digest(GOOD), change

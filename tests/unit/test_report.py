@@ -1,6 +1,7 @@
 """Reports: what is plotted and told is what the run's files say; and a page of anything a run can leave."""
 
 import csv
+import io
 import json
 import os
 import re
@@ -13,12 +14,13 @@ import pytest
 from report_cases import ZERO, write_run
 
 from monitor.errors import UserError
+from monitor.estimate import Estimate
 from monitor.report import run_page
 from monitor.report.command import command, write
 from monitor.report.load import load
 from monitor.report.page import Page, Section, html, write_page
 from monitor.report.plots import Bars, Lines, Plot, Series, svg
-from monitor.report.tables import Table
+from monitor.report.tables import Table, text
 
 
 @pytest.fixture
@@ -310,6 +312,23 @@ def test_labels_of_bars_do_not_overlap(labels, lying):
 
 
 def test_a_table_knows_its_numbers():
-    table = Table("t", "T", ["a", "b", "c", "d"], [["x", 1, None, "1.2 [1.0, 1.4]"], ["y", 2.5, None, "3"]])
+    table = Table(
+        "t",
+        "T",
+        ["a", "b", "c", "d"],
+        [["x", 1, None, Estimate(1.25, 1.0, 1.5, 2)], ["y", 2, None, 3.0]],
+        [None, None, None, 1],
+    )
     assert table.numeric == [False, True, False, True]
-    assert table.texts()[0] == ["x", "1", "-", "1.2 [1.0, 1.4]"]
+    assert table.texts()[0] == ["x", "1", "-", "1.2 [1.0, 1.5]"]
+    assert list(csv.reader(io.StringIO(table.csv()))) == [
+        ["a", "b", "c", "d", "d low", "d high"],
+        ["x", "1", "", "1.25", "1.0", "1.5"],
+        ["y", "2", "", "3.0", "", ""],
+    ]
+
+
+def test_small_figures_are_not_shown_as_nothing():
+    assert [text(v, 2) for v in (0.0, 0.004, 0.0049, 0.005, 0.03, -0.0012, None)] == [
+        *("0.00", "0.004", "0.0049", "0.005", "0.03", "-0.0012", "-"),
+    ]

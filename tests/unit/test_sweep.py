@@ -35,7 +35,13 @@ class Runs:
         name = f"run-{self.count}"
         result = {
             **{"schema": results.SCHEMA, "id": name, "runtime": "local", "spec": asdict(spec), "evaluations": []},
-            **{"status": "failed" if failure else "finished", "test_accuracy": 0.5, "steps": 3},
+            **{
+                "status": "failed" if failure else "finished",
+                "train_loss": 2.0,
+                "test_loss": 2.1,
+                "test_accuracy": 0.5,
+                "steps": 3,
+            },
             "error": {"kind": failure, "message": f"it was {failure}"} if failure else None,
             "seconds": {"training": 2.0},
             "data": {"key": "k"},

@@ -27,7 +27,7 @@ words = { SYNC = "ddp", NODES = "1" }
 name = "two"
 words = { SYNC = "ddp", NODES = "2" }
 [published]
-figure = "step_seconds"
+what = "step"
 values = { "one" = 2.0, "two" = 1.0 }
 [[claims]]
 text = "two <b>beat</b> one"
@@ -60,8 +60,8 @@ def test_a_sweeps_page(job):
     assert page.lead[3:] == ["a note"]
     rows = {row[0]: dict(zip(page.named(Table)["compare"].headings, row, strict=True)) for row in
             page.named(Table)["compare"].rows}  # fmt: skip
-    assert rows["NODES=2"]["s/step"] == pytest.approx(0.6)
-    assert rows["NODES=2"]["speed-up"] == pytest.approx(2)
+    assert rows["NODES=2"]["s/step"].value == pytest.approx(0.6)
+    assert rows["NODES=2"]["speed-up"].value == pytest.approx(2)
     assert rows["NODES=2"]["efficiency"] == pytest.approx(1)
     assert rows["NODES=4"]["runs"] == "0, 1 failed"
     assert page.named(Table)["failed"].rows == [["NODES=4", 1, "the <engine> went away"]]
@@ -93,12 +93,11 @@ def test_phases_of_a_step_side_by_side(job):
 
 @pytest.fixture
 def made(tmp_path, job):
-    (tmp_path / "p.toml").write_text(TOML)
+    (tmp_path / "p.toml").write_text(TOML + "".join(f'[[tables]]\nkind = "{kind}"\n' for kind in preset.KINDS))
     wanted = preset.read(str(tmp_path / "p.toml"), "quick")
-    tables = [{"kind": kind} for kind in preset.TABLES]
     named = [replace(cell, group=name) for cell, name in zip(job.cells, ("one", "two"), strict=False)]
     whole = Sweep(job.folder, {}, named, job.notes, job.tries[:2])
-    return reproduce.judged(replace(wanted, tables=tables), whole)
+    return reproduce.judged(wanted, whole)
 
 
 def test_every_kind_of_table_of_a_report(made, tmp_path):
@@ -108,7 +107,7 @@ def test_every_kind_of_table_of_a_report(made, tmp_path):
     assert tables["published"].rows == [["one", 1.0, 1.0], ["two", 0.5, pytest.approx(1.0)]]
     kinds = {name.rsplit("-", 1)[0] for name in tables if name[-1].isdigit()}
     assert {"compare", "losses", "resources", "competition", "speed_up"} <= kinds
-    number = {kind: i + 1 for i, kind in enumerate(preset.TABLES)}
+    number = {kind: i + 1 for i, kind in enumerate(preset.KINDS)}
     resources = tables[f"resources-{number['resources']}"]
     assert resources.rows[1] == [2, 12, 101_000_000, 50.0, 20_000_000, 10_000_000]
     competition = tables[f"competition-{number['competition']}"]
