@@ -1,11 +1,14 @@
 """What each strategy costs on the cluster: step time against the same steps without synchronisation, in one run.
 
-    make cluster-up && .venv/bin/python benchmarks/sync_cost.py DATA_DIR=cifar     # an open network: about 12 minutes
-    sudo .venv/bin/python benchmarks/sync_cost.py --rate 200mbit DATA_DIR=cifar    # every node's sending shaped by tbf
+    make cluster-up CPUS=1 && .venv/bin/python benchmarks/sync_cost.py DATA_DIR=cifar   # an open network, 10 minutes
+    make cluster-up CPUS=0.5 && .venv/bin/python benchmarks/sync_cost.py DATA_DIR=cifar # the default limit on 2 cores
+    sudo .venv/bin/python benchmarks/sync_cost.py --rate 200mbit DATA_DIR=cifar         # all sending shaped by tbf
 
 VGG-11, 4 nodes, bf16, global batch 256, on CIFAR-10 (DATA_DIR) or, where that cannot be had, synthetic images. The
 steps without synchronisation are those of psgd, which trains alone until its last step. Strategies take turns, so that
-drift hits all alike. Goals on an open network: ddp 1.20, flat all_reduce 1.30, gather_scatter 1.45. At a shaped
+drift hits all alike. Goals on an open network: ddp 1.20, flat all_reduce 1.30, gather_scatter 1.45; the nodes' CPU
+limit decides: with half a core each, what a node leaves unused while it waits is lost to all, and the node of rank 0
+or of a server, which has more to do, is held back. At a shaped
 200 Mbit/s: flat all_reduce sends at 90 % of the rate or more while it waits, COMPRESS=bf16 halves the exposed time,
 COMPRESS=powersgd RANK=2 brings it under a tenth.
 """
@@ -55,9 +58,9 @@ def shaped(container: str, rate: str):
         subprocess.run([*tc, "del", "dev", "eth0", "root"], check=True)
 
 
-def measure(cases: dict[str, list[str]], common: list[str], steps: int, turns: int) -> tuple[dict[str, dict], str]:
+def measure(cases: dict[str, list[str]], common: list[str], steps: int, turns: int) -> tuple[dict[str, dict], dict]:
     """For each case the median over its turns of the ranks' mean figures (seconds per step, exposed, bytes sent), and
-    what it was trained on.
+    what they were trained on: data and the nodes' limits.
     """
     found = {name: [] for name in cases}
     for _ in range(turns):
@@ -76,7 +79,7 @@ def measure(cases: dict[str, list[str]], common: list[str], steps: int, turns: i
         name: {key: statistics.median(t[key] for t in all_turns) for key in all_turns[0]}
         for name, all_turns in found.items()
     }
-    return medians, result["data"]["label"]
+    return medians, {"data": result["data"]["label"], "limits": result["limits"]}
 
 
 def main() -> None:
@@ -89,14 +92,15 @@ def main() -> None:
     asked = {name: value for name, value in vars(args).items() if name != "words"}
     spec = {"model": "vgg11", "batch": 256, "nodes": 4, "precision": "bf16", **asked}
     if not args.rate:
-        found, spec["data"] = measure(OPEN, args.words, args.steps, args.turns)
+        found, on = measure(OPEN, args.words, args.steps, args.turns)
         alone = found["none (psgd)"]["step"]
-        publish("sync_cost", {name: {"to_none": round(f["step"] / alone, 3)} for name, f in found.items()}, spec)
+        figures = {name: {"to_none": round(f["step"] / alone, 3)} for name, f in found.items()}
+        publish(f"sync_cost_{on['limits'][0]['cpus']:g}_cores", figures, spec | on)
         return
     with ExitStack() as links:
         for node in range(4):
             links.enter_context(shaped(f"syncbed-trainer-{node}-1", args.rate))
-        found, spec["data"] = measure(SHAPED, args.words, args.steps, args.turns)
+        found, on = measure(SHAPED, args.words, args.steps, args.turns)
     bits = float(args.rate[:-4]) * UNITS[args.rate[-4:]]
     plain = found["all_reduce flat"]
     figures = {
@@ -106,7 +110,7 @@ def main() -> None:
         }
         for name, f in found.items()
     }
-    publish(f"sync_cost_{args.rate}", figures, spec)
+    publish(f"sync_cost_{args.rate}", figures, spec | on)
 
 
 if __name__ == "__main__":

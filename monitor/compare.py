@@ -151,7 +151,7 @@ def footnotes(found: list[dict]) -> list[str]:
         what = "efficiency: per worker; without sync: had the steps exposed none"
         notes.append(f"speed-up: samples per second over those of {' / '.join(bases)}; {what}.")
     else:
-        notes.append("no speed-up: there is no run on one node with the same model, data, precision and runtime.")
+        notes.append("no speed-up: no run is on one node with the same model, data, precision, runtime and limits.")
     notes.append("MB/step: payload sent by all ranks; node-s: nodes times seconds of training.")
     if any(row.get("goal_seconds") == RESUMED for row in found):
         notes.append(f"{RESUMED}: what the run before took is not in it, so that the way to an accuracy is not told.")

@@ -2,7 +2,8 @@
 
 A Group is the runs of one spec on one runtime: repeats. Step figures leave each run's first step out, as results do.
 Speed-up is of samples per second, so that it holds for any batch and for workers at their own pace; its baseline is one
-node with the same model, data, precision and runtime. "Without synchronisation" takes the exposed part of it off both.
+node with the same model, data, precision, runtime and limits. "Without synchronisation" takes the exposed part of it
+off both.
 """
 
 import json
@@ -14,6 +15,7 @@ from monitor import results
 from monitor.errors import UserError
 from monitor.estimate import Estimate, mean, ratio
 from monitor.summary import mean as mean_of_known
+from monitor.words import differences, flat
 from trainer import events
 from trainer.events import PHASES
 from trainer.layout import SERVER, WORKER
@@ -106,16 +108,15 @@ def node_seconds(result: dict) -> float | None:
 
 def baseline(group: Group, groups: Iterable[Group]) -> Group | None:
     """The one-node runs to hold a group against: of the nearest batch, `single` where there is one."""
-    alike = ("model", "data", "precision")
+    alike = ("model", "precision", "runtime", "data", "cpus", "memory")
+    ours = flat(group.results[0])
     one_node = [
         g
         for g in groups
         if g.results
         and g.nodes == 1
         and g.spec["nproc"] == 1
-        and all(g.spec[name] == group.spec[name] for name in alike)
-        and g.results[0]["runtime"] == group.results[0]["runtime"]
-        and g.results[0]["data"].get("key") == group.results[0]["data"].get("key")
+        and all(flat(g.results[0])[name] == ours[name] for name in alike)
     ]
     order = {"single": 0, group.spec["sync"]: 1}
     return min(
@@ -201,8 +202,7 @@ def grouped(runs: list[tuple[dict, Path]]) -> list[Group]:
     """Runs by spec and runtime, in the order in which they were given; labelled by what differs among them."""
     same: dict[str, list[tuple[dict, Path]]] = {}
     for result, folder in runs:
-        which = [result["spec"], flat(result)["from_step"], result["runtime"], result["data"].get("key")]
-        key = json.dumps(which, sort_keys=True)
+        key = json.dumps(flat(result), sort_keys=True)
         same.setdefault(key, []).append((result, folder))
     firsts = [own[0][0] for own in same.values()]
     groups = []
@@ -215,32 +215,3 @@ def grouped(runs: list[tuple[dict, Path]]) -> list[Group]:
             else Group(label, (), (), len(own))
         )
     return groups
-
-
-def differences(result: dict, among: list[dict]) -> str:
-    """The settings in which a run differs from others among these, in the words of `make run`."""
-    from trainer.spec import RunSpec
-
-    words = {f: s for f, s in RunSpec.setting_names().items()}
-    own = flat(result)
-    names = [n for n in own if len({str(flat(other).get(n)) for other in among}) > 1]
-    if not names:
-        names = ["sync", "model", "nodes", "batch"]
-    return " ".join(f"{words.get(n, n.upper())}={text(own[n])}" for n in names)
-
-
-def flat(result: dict) -> dict:
-    """What tells one run from another: the spec, the runtime, the data that was really used, and where it began."""
-    about = {"runtime": result["runtime"], "data": result["data"].get("key", result["spec"]["data"])}
-    return result["spec"] | about | {"from_step": (result.get("resumed_from") or {}).get("step", 0)}
-
-
-def text(value) -> str:
-    """A value as it would be given."""
-    return (
-        ",".join(map(str, value))
-        if isinstance(value, (list, tuple))
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )

@@ -33,7 +33,7 @@ def folder_of(name: str, runs: Path) -> Path:
     folder = runs / name
     if folder.is_symlink() and name == "latest":
         folder = runs / folder.readlink()
-    if "/" in name or name in (".", "..") or folder.is_symlink() or not (folder / "result.json").is_file():
+    if "/" in name or name in (".", "..") or folder.is_symlink() or not _written(folder):
         have = ", ".join(path.name for path in results.folders(runs)[:3]) or "none yet"
         raise UserError(f"RUN={name}: no run of that id in {runs} (newest: {have})")
     try:
@@ -43,6 +43,11 @@ def folder_of(name: str, runs: Path) -> Path:
     if status == results.RUNNING:
         raise UserError(f"RUN={name}: it is running; stop it with Ctrl-C there first")
     return folder
+
+
+def _written(folder: Path) -> bool:
+    """Whether a run was recorded there, if only in part."""
+    return any((folder / name).is_file() for name in ("result.json", "spec.json", "events.jsonl"))
 
 
 def mend_latest(runs: Path) -> None:

@@ -59,7 +59,7 @@ def command(settings: dict[str, str], args) -> int:
 
 def tell(made: Reproduced, say, as_json: bool) -> None:
     """The comparison and the verdicts, on screen or as JSON, and everything as a page."""
-    from monitor.report.sweep_page import reproduced_page  # it loads what plots need
+    from monitor.report.preset_page import reproduced_page  # it loads what plots need
 
     groups = list(made.groups.values())
     if as_json:

@@ -24,24 +24,17 @@ from trainer.spec import RunSpec
 
 SCHEMA = 1
 RUNNING, FINISHED, FAILED = "running", "finished", "failed"
-WHOLE = {
-    "id",
-    "runtime",
-    "spec",
-    "data",
-    "host",
-    "ranks",
-    "steps",
-    "evaluations",
-    "test_accuracy",
-    "train_loss",
-    "test_loss",
-    "seconds",
-}
+WHOLE = {"id", "runtime", "spec", "data", "host", "ranks", "steps", "evaluations", "seconds"}
+WHOLE |= {"train_loss", "test_loss", "test_accuracy"}
 
 
-def begin(run_id: str, runtime: str, spec: RunSpec, data: dict, resumed_from: dict | None = None) -> dict:
-    """The result of a run that has only just begun: what `runs` shows should the orchestrator be killed."""
+def begin(
+    run_id: str, runtime: str, spec: RunSpec, data: dict, limits: list[dict], resumed_from: dict | None = None
+) -> dict:
+    """The result of a run that has only just begun: what `runs` shows should the orchestrator be killed.
+
+    `limits`: of each node, as Runtime.limits.
+    """
     return {
         "schema": SCHEMA,
         "id": run_id,
@@ -49,6 +42,7 @@ def begin(run_id: str, runtime: str, spec: RunSpec, data: dict, resumed_from: di
         "error": None,
         "runtime": runtime,
         "spec": asdict(spec),
+        "limits": limits,
         "resumed_from": resumed_from,
         "data": data,
         "orchestrator_pid": os.getpid(),

@@ -141,7 +141,7 @@ class Recorder:
         if source:
             before = {"run": source.run_id, "step": source.step}
             say.print(f"going on from step {source.step} of run {source.run_id}", highlight=False)
-        self.result = results.begin(self.job.run_id, place.name, spec, about, before)
+        self.result = results.begin(self.job.run_id, place.name, spec, about, place.limits, before)
         self._begin(len(prepared.manifest["classes"]))
         self.evaluated: events.Evaluated | None = None
         self.warnings: list[str] = []

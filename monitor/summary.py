@@ -10,13 +10,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from monitor import results
+from monitor import results, words
 from monitor.errors import UserError, refuse_unknown
 from trainer.events import PHASES
 from trainer.layout import WORKER
 
 SETTINGS = {"RUNS_DIR": "folder of results; default: runs"}
 HEADINGS = ["run", "status", "runtime", "sync", "model", "data", "nodes", "batch", "precision", "s/step", "accuracy"]
+HEADINGS += ["with"]
 UNREADABLE = "unreadable"
 NOT_A_RESULT = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # what reading any other JSON may raise
 FOREIGN = "its result.json is not one that syncbed wrote; restore or remove it"
@@ -63,6 +64,7 @@ def _cells(result: dict) -> list[str | Text]:
         *(str(spec.get(key, "")) for key in ("sync", "model", "data", "nodes", "batch", "precision")),
         number(mean(steps), 3),
         share(result.get("test_accuracy")),
+        words.named(spec) if spec else "",
     ]
 
 
@@ -140,6 +142,10 @@ def show(result: dict, console: Console) -> None:
         ),
         highlight=False,
     )
+    if more := words.named(spec):
+        console.print(f"with {more}", highlight=False)
+    if before := result.get("resumed_from"):
+        console.print(f"going on from step {before['step']} of {before['run']}", highlight=False)
     if any(rank["steps"] for rank in result.get("ranks", ())):
         console.print(rank_table(result["ranks"]))
         console.print(phase_table(result["ranks"]))

@@ -1,22 +1,17 @@
 """The page of one run, from what its folder holds."""
 
 from collections.abc import Callable
-from itertools import pairwise
 
-from monitor import figures
+from monitor import figures, words
 from monitor.report.load import Run
 from monitor.report.page import Page, Printed, Section
-from monitor.report.plots import Bars, Lines, Matrix, Series, Span
+from monitor.report.plots import Bars, Lines, Matrix, Series
 from monitor.report.tables import Table
 from monitor.results import joined_loss
-from monitor.sampling import Row
 from monitor.summary import number, share
 from trainer.events import PHASES
 from trainer.registry import MODELS
-from trainer.spec import RunSpec
 
-SHORT_SECONDS = 0.5  # between two scrapes that tell a rate
-LONG_GAP_SECONDS = 3.0  # between two scrapes of a node: the line is broken there
 MOST_POINTS = 1000  # of a curve; a longer one is thinned, its ends kept
 PHASE_NAMES = {"sync": "exposed sync"}
 RANK_NOTE = "The first step is left out of the step means. sync is the part that backward did not hide."
@@ -38,7 +33,7 @@ def run_page(run: Run) -> Page:
         Section("Training", [*learning(run), *evaluations(run)]),
         Section("Where the time of a step goes", ranks(result)),
         Section("Classes", classes(result)),
-        Section("Nodes over time", [*loopback(run), *nodes_over_time(run)]),
+        Section("Nodes over time", [*nodes.loopback(run), *nodes.over_time(run)]),
         Section("Staleness", staleness(result)),
         Section("What was run, and on what", [settings(result), machine(result)]),
     ]
@@ -191,53 +186,6 @@ def classes(result: dict, suffix: str = "", of: str = "") -> list:
     return [report, matrix, table]
 
 
-def nodes_over_time(run: Run) -> list[Lines]:
-    """CPU, memory, network and packets of each node, with the run's phases marked."""
-    if not run.rows:
-        return []
-    zero = run.began or run.rows[0].time
-    spans = time_spans(run, zero)
-    seconds = f"seconds since the first {'step began' if run.began else 'look at a node'}"
-    wanted = (
-        ("cpu", "CPU", "% of one core", lambda rows: _rates(rows, "cpu_seconds_total", 100)),
-        ("memory", "Memory, working set", "MB", lambda rows: _values(rows, "memory_working_set_bytes", 1e-6)),
-        ("received", "Network received", "MB/s", lambda rows: _rates(rows, "network_receive_bytes_total", 1e-6)),
-        ("sent", "Network sent", "MB/s", lambda rows: _rates(rows, "network_transmit_bytes_total", 1e-6)),
-        ("packets-received", "Packets received", "1/s", lambda rows: _rates(rows, "network_receive_packets_total", 1)),
-        ("packets-sent", "Packets sent", "1/s", lambda rows: _rates(rows, "network_transmit_packets_total", 1)),
-    )
-    nodes = list(dict.fromkeys(sorted(row.node for row in run.rows)))
-    plots = []
-    for name, title, unit, take in wanted:
-        series = []
-        for node in nodes:
-            times, values = take([row for row in run.rows if row.node == node])
-            if any(value is not None for value in values):
-                series.append(Series(node, [time - zero for time in times], values))
-        if series:
-            plots.append(Lines(f"node-{name}", title, seconds, unit, series, spans))
-    return plots
-
-
-def loopback(run: Run) -> list[str]:
-    """What a reader of a local run's network curves must know."""
-    shared = "RUNTIME=local: all nodes share this machine's loopback, so their network and packet curves are one."
-    return [shared] if run.result["runtime"] == "local" and run.rows else []
-
-
-def time_spans(run: Run, zero: float) -> list[Span]:
-    """Start-up, training and evaluation on the time axis that begins at `zero`."""
-    if not run.began:
-        return []
-    first, last = min(row.time for row in run.rows), max(row.time for row in run.rows)
-    ends = max((event.time for event in run.trained.values()), default=None)
-    spans = [Span("start-up", first - zero, 0.0)] if first < zero else []
-    spans.append(Span("training", 0.0, (ends or last) - zero))
-    if ends and last > ends:
-        spans.append(Span("evaluation", ends - zero, last - zero))
-    return spans
-
-
 def staleness(result: dict) -> list[Bars]:
     """How stale the workers' updates were, where there is such a thing."""
     histograms = [rank["staleness"]["histogram"] for rank in result["ranks"] if rank.get("staleness")]
@@ -252,9 +200,7 @@ def staleness(result: dict) -> list[Bars]:
 
 def settings(result: dict) -> Table:
     """Every setting that decided what was computed, in the words of `make run`."""
-    names = RunSpec.setting_names()
-    rows = [[names.get(f, f.upper()), figures.text(v)] for f, v in result["spec"].items() if v is not None]
-    return Table("settings", "Settings", ["setting", "value"], rows)
+    return Table("settings", "Settings", ["setting", "value"], [[*row] for row in words.taken(result["spec"]).items()])
 
 
 def machine(result: dict) -> Table:
@@ -272,37 +218,6 @@ def machine(result: dict) -> Table:
         ["data", result["data"].get("label") or result["spec"]["data"]],
     ]
     return Table("machine", "Machine, versions, model", ["", "value"], rows)
-
-
-def _rates(rows: list[Row], column: str, scale: float) -> tuple[list[float], list[float | None]]:
-    """Growth of a counter per second, between two scrapes. A gap, or a counter that fell, is None.
-
-    Scrapes at nearly one time are taken as one: counters move in ticks of 10 ms, and a tick would read as a peak.
-    """
-    apart = rows[:1]
-    for row in rows[1:]:
-        if row.time - apart[-1].time >= SHORT_SECONDS:
-            apart.append(row)
-    times, values = [], []
-    for before, after in pairwise(apart):
-        old, new, span = getattr(before, column), getattr(after, column), after.time - before.time
-        known = old is not None and new is not None and new >= old and span <= LONG_GAP_SECONDS
-        times.append(after.time)
-        values.append(scale * (new - old) / span if known else None)
-    return times, values
-
-
-def _values(rows: list[Row], column: str, scale: float) -> tuple[list[float], list[float | None]]:
-    """A gauge at each scrape, with None in the middle of a gap."""
-    times, values = [], []
-    for i, row in enumerate(rows):
-        if i and row.time - rows[i - 1].time > LONG_GAP_SECONDS:
-            times.append((row.time + rows[i - 1].time) / 2)
-            values.append(None)
-        value = getattr(row, column)
-        times.append(row.time)
-        values.append(None if value is None else scale * value)
-    return times, values
 
 
 def thinned(x: list, y: list) -> tuple[list, list]:

@@ -75,6 +75,7 @@ class RankHandle(ABC):
 class Runtime(ABC):
     name: str
     default_nodes: int
+    limits: list[dict]  # of the run's nodes: `cpus` in cores and `memory_bytes`, None for no limit; after `preflight`
 
     @abstractmethod
     def node_name(self, node: int) -> str:

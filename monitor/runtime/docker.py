@@ -96,6 +96,7 @@ class DockerRuntime(Runtime):
             facts = list(pool.map(lambda name: engine.node_facts(self._containers[name]), names))
         for name, fact in zip(names, facts, strict=True):
             self._judge(name, fact, names)
+        self.limits = [{"cpus": fact["cpu_limit_cores"], "memory_bytes": fact["memory_limit_bytes"]} for fact in facts]
         self._port = facts[0]["free_port"]
         self._data_present = set.intersection(*(set(fact["data"]) for fact in facts))
 

@@ -97,6 +97,8 @@ def test_bad_input_is_one_line_and_exit_code_2(words, says, capsys, tmp_path, mo
 
 
 def test_a_failure_of_ours_shows_where_only_with_debug(capsys, monkeypatch):
+    monkeypatch.setenv("DEBUG", "0")  # what DEBUG=1 sets goes with it
+
     def broken(settings, args):
         raise ZeroDivisionError("oops")
 

@@ -203,3 +203,18 @@ def test_a_group_whose_runs_all_failed_stays_visible():
 def test_cost_in_node_seconds():
     assert figures.node_seconds(result(nodes=4)) == 8
     assert json.dumps(figures.phase_seconds(result()))
+
+
+def limited(cpus, memory=2**30) -> dict:
+    return {"limits": [{"cpus": cpus, "memory_bytes": memory}] * 2}
+
+
+def test_runs_under_other_limits_are_no_repeats_and_no_baseline():
+    runs = [result(nodes=2, **limited(0.5)), result(nodes=2, **limited(1.0)), result(nodes=2, **limited(0.5, 2**31))]
+    again = result(nodes=2, **limited(0.5))
+    groups = figures.grouped([(run, Path()) for run in (*runs, again)])
+    assert [len(g.results) for g in groups] == [2, 1, 1]
+    assert [g.label for g in groups] == ["CPUS=0.5 MEMORY=1024m", "CPUS=1 MEMORY=1024m", "CPUS=0.5 MEMORY=2048m"]
+    alone = [Group(str(cpus), (result(nodes=1, **limited(cpus)),), (Path(),)) for cpus in (1.0, 0.5)]
+    assert figures.baseline(groups[0], alone) is alone[1]
+    assert figures.baseline(groups[2], alone) is None

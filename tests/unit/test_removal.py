@@ -45,6 +45,12 @@ def test_an_unreadable_run_may_go(runs):
     assert (runs / "latest").readlink().name == "2026-b"
 
 
+def test_a_run_whose_result_is_gone_may_go(runs):
+    (runs / "2026-a" / "result.json").rename(runs / "2026-a" / "spec.json")
+    remove(RUN="2026-a")
+    assert not (runs / "2026-a").exists()
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [

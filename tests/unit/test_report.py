@@ -15,7 +15,7 @@ from report_cases import ZERO, write_run
 
 from monitor.errors import UserError
 from monitor.estimate import Estimate
-from monitor.report import run_page
+from monitor.report import nodes, run_page
 from monitor.report.command import command, write
 from monitor.report.load import load
 from monitor.report.page import Page, Section, html, write_page
@@ -75,12 +75,12 @@ class TestNumbers:
         rows = [
             run_page.Row(time=t, node="n", cpu_seconds_total=c) for t, c in zip(times, (0, 0.5, 0.51, 1.0), strict=True)
         ]
-        assert run_page._rates(rows, "cpu_seconds_total", 100) == ([1.0, 2.0], pytest.approx([50, 50]))
+        assert nodes.rates(rows, "cpu_seconds_total", 100) == ([1.0, 2.0], pytest.approx([50, 50]))
 
     def test_a_node_that_was_started_again_does_not_run_backwards(self, run):
         rows = [run.rows[i] for i in range(0, 6, 2)]
         fallen = [rows[0], run_page.Row(time=ZERO, node="trainer-0", cpu_seconds_total=1.0)]
-        assert run_page._rates(fallen, "cpu_seconds_total", 100)[1] == [None]
+        assert nodes.rates(fallen, "cpu_seconds_total", 100)[1] == [None]
 
     def test_phases_of_the_run_are_marked(self, run):
         spans = plots(run)["node-cpu"].spans

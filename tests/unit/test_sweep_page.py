@@ -10,7 +10,8 @@ from monitor import compare, preset, reproduce
 from monitor.cells import Cell
 from monitor.report.page import html, write_page
 from monitor.report.plots import Plot
-from monitor.report.sweep_page import reproduced_page, sweep_page
+from monitor.report.preset_page import reproduced_page
+from monitor.report.sweep_page import sweep_page
 from monitor.report.tables import Table
 from monitor.sweep import Sweep, Try
 

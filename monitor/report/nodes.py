@@ -1,0 +1,88 @@
+"""CPU, memory, network and packets of a run's nodes over time."""
+
+from itertools import pairwise
+
+from monitor.report.load import Run
+from monitor.report.plots import Lines, Series, Span
+from monitor.sampling import Row
+
+SHORT_SECONDS = 0.5  # between two scrapes that tell a rate
+LONG_GAP_SECONDS = 3.0  # between two scrapes of a node: the line is broken there
+
+
+def over_time(run: Run) -> list[Lines]:
+    """CPU, memory, network and packets of each node, with the run's phases marked."""
+    if not run.rows:
+        return []
+    zero = run.began or run.rows[0].time
+    spans = time_spans(run, zero)
+    seconds = f"seconds since the first {'step began' if run.began else 'look at a node'}"
+    wanted = (
+        ("cpu", "CPU", "% of one core", lambda rows: rates(rows, "cpu_seconds_total", 100)),
+        ("memory", "Memory, working set", "MB", lambda rows: values(rows, "memory_working_set_bytes", 1e-6)),
+        ("received", "Network received", "MB/s", lambda rows: rates(rows, "network_receive_bytes_total", 1e-6)),
+        ("sent", "Network sent", "MB/s", lambda rows: rates(rows, "network_transmit_bytes_total", 1e-6)),
+        ("packets-received", "Packets received", "1/s", lambda rows: rates(rows, "network_receive_packets_total", 1)),
+        ("packets-sent", "Packets sent", "1/s", lambda rows: rates(rows, "network_transmit_packets_total", 1)),
+    )
+    names = list(dict.fromkeys(sorted(row.node for row in run.rows)))
+    plots = []
+    for name, title, unit, take in wanted:
+        series = []
+        for node in names:
+            times, found = take([row for row in run.rows if row.node == node])
+            if any(value is not None for value in found):
+                series.append(Series(node, [time - zero for time in times], found))
+        if series:
+            plots.append(Lines(f"node-{name}", title, seconds, unit, series, spans))
+    return plots
+
+
+def loopback(run: Run) -> list[str]:
+    """What a reader of a local run's network curves must know."""
+    shared = "RUNTIME=local: all nodes share this machine's loopback, so their network and packet curves are one."
+    return [shared] if run.result["runtime"] == "local" and run.rows else []
+
+
+def time_spans(run: Run, zero: float) -> list[Span]:
+    """Start-up, training and evaluation on the time axis that begins at `zero`."""
+    if not run.began:
+        return []
+    first, last = min(row.time for row in run.rows), max(row.time for row in run.rows)
+    ends = max((event.time for event in run.trained.values()), default=None)
+    spans = [Span("start-up", first - zero, 0.0)] if first < zero else []
+    spans.append(Span("training", 0.0, (ends or last) - zero))
+    if ends and last > ends:
+        spans.append(Span("evaluation", ends - zero, last - zero))
+    return spans
+
+
+def rates(rows: list[Row], column: str, scale: float) -> tuple[list[float], list[float | None]]:
+    """Growth of a counter per second, between two scrapes. A gap, or a counter that fell, is None.
+
+    Scrapes at nearly one time are taken as one: counters move in ticks of 10 ms, and a tick would read as a peak.
+    """
+    apart = rows[:1]
+    for row in rows[1:]:
+        if row.time - apart[-1].time >= SHORT_SECONDS:
+            apart.append(row)
+    times, found = [], []
+    for before, after in pairwise(apart):
+        old, new, span = getattr(before, column), getattr(after, column), after.time - before.time
+        known = old is not None and new is not None and new >= old and span <= LONG_GAP_SECONDS
+        times.append(after.time)
+        found.append(scale * (new - old) / span if known else None)
+    return times, found
+
+
+def values(rows: list[Row], column: str, scale: float) -> tuple[list[float], list[float | None]]:
+    """A gauge at each scrape, with None in the middle of a gap."""
+    times, found = [], []
+    for i, row in enumerate(rows):
+        if i and row.time - rows[i - 1].time > LONG_GAP_SECONDS:
+            times.append((row.time + rows[i - 1].time) / 2)
+            found.append(None)
+        value = getattr(row, column)
+        times.append(row.time)
+        found.append(None if value is None else scale * value)
+    return times, found

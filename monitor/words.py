@@ -1,0 +1,61 @@
+"""What was run, in the words of `make run`: what tells one run from another, and what is worth naming of one.
+
+Specs are taken as results hold them, so that those of older versions can be read.
+"""
+
+from trainer.registry import MODELS, SYNCS
+from trainer.spec import RunSpec
+
+NAMES = RunSpec.setting_names()
+HEADED = ("sync", "model", "data", "nodes", "batch", "precision")  # what every heading and list names
+
+
+def differences(result: dict, among: list[dict]) -> str:
+    """The settings in which a run differs from others among these, in the words of `make run`."""
+    own = flat(result)
+    names = [n for n in own if len({str(flat(other).get(n)) for other in among}) > 1]
+    if not names:
+        names = ["sync", "model", "nodes", "batch"]
+    return " ".join(f"{NAMES.get(n, n.upper())}={text(own[n])}" for n in names)
+
+
+def flat(result: dict) -> dict:
+    """What tells one run from another: the spec, the runtime and its nodes' limits, the data that was really used, and
+    where it began.
+    """
+    about = {"runtime": result["runtime"], "data": result["data"].get("key", result["spec"]["data"])}
+    limits = result.get("limits") or []  # older results have none
+    cpus = dict.fromkeys(f"{one['cpus']:g}" for one in limits if one["cpus"])
+    memory = dict.fromkeys(f"{one['memory_bytes'] / 2**20:.0f}m" for one in limits if one["memory_bytes"])
+    about |= {"cpus": "/".join(cpus), "memory": "/".join(memory)}
+    return result["spec"] | about | {"from_step": (result.get("resumed_from") or {}).get("step", 0)}
+
+
+def taken(spec: dict) -> dict[str, str]:
+    """Every setting that the run looked at: those of other strategies are left out."""
+    of_some = {name for strategy in SYNCS.values() for name in strategy.settings}
+    of_this = SYNCS[spec["sync"]].settings if spec["sync"] in SYNCS else of_some
+    return {
+        NAMES.get(name, name.upper()): text(value)
+        for name, value in spec.items()
+        if value is not None and (name in of_this or name not in of_some)
+    }
+
+
+def named(spec: dict) -> str:
+    """The settings that are not the default and that no heading names, as COMPRESS=bf16 NPROC=2; empty for none."""
+    usual = {name: field.default for name, field in RunSpec.__dataclass_fields__.items()}
+    usual["lr"] = MODELS[spec["model"]].lr if spec["model"] in MODELS else usual["lr"]
+    unusual = {n: v for n, v in spec.items() if n not in HEADED and v is not None and v != usual.get(n)}
+    return " ".join(f"{NAMES.get(name, name.upper())}={text(value)}" for name, value in unusual.items())
+
+
+def text(value) -> str:
+    """A value as it would be given."""
+    return (
+        ",".join(map(str, value))
+        if isinstance(value, (list, tuple))
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )
