@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from monitor import figures, words
+from monitor.report import nodes
 from monitor.report.load import Run
 from monitor.report.page import Page, Printed, Section
 from monitor.report.plots import Bars, Lines, Matrix, Series
@@ -20,10 +21,10 @@ RANK_NOTE = "The first step is left out of the step means. sync is the part that
 def run_page(run: Run) -> Page:
     """Everything a run left, as a page. What it does not have, it does not show."""
     result, spec = run.result, run.result["spec"]
-    nodes = f"{spec['nodes']} node{'s'[: spec['nodes'] > 1]}"
+    size = f"{spec['nodes']} node{'s'[: spec['nodes'] > 1]}"
     images = result["data"].get("label") or spec["data"]
     lead = [
-        f"{spec['sync']} {spec['model']} on {images}, {nodes} ({result['runtime']}), batch {spec['batch']}, "
+        f"{spec['sync']} {spec['model']} on {images}, {size} ({result['runtime']}), batch {spec['batch']}, "
         f"{spec['precision']}: {result['status']}",
         *(f"Warning: {warning}" for warning in result.get("warnings") or ()),
     ]

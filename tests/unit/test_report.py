@@ -73,13 +73,13 @@ class TestNumbers:
         """Counters move in ticks of 10 ms: over 5 ms one tick would read as 200 %."""
         times = (0.0, 1.0, 1.005, 2.0)
         rows = [
-            run_page.Row(time=t, node="n", cpu_seconds_total=c) for t, c in zip(times, (0, 0.5, 0.51, 1.0), strict=True)
+            nodes.Row(time=t, node="n", cpu_seconds_total=c) for t, c in zip(times, (0, 0.5, 0.51, 1.0), strict=True)
         ]
         assert nodes.rates(rows, "cpu_seconds_total", 100) == ([1.0, 2.0], pytest.approx([50, 50]))
 
     def test_a_node_that_was_started_again_does_not_run_backwards(self, run):
         rows = [run.rows[i] for i in range(0, 6, 2)]
-        fallen = [rows[0], run_page.Row(time=ZERO, node="trainer-0", cpu_seconds_total=1.0)]
+        fallen = [rows[0], nodes.Row(time=ZERO, node="trainer-0", cpu_seconds_total=1.0)]
         assert nodes.rates(fallen, "cpu_seconds_total", 100)[1] == [None]
 
     def test_phases_of_the_run_are_marked(self, run):
@@ -329,6 +329,6 @@ def test_a_table_knows_its_numbers():
 
 
 def test_small_figures_are_not_shown_as_nothing():
-    assert [text(v, 2) for v in (0.0, 0.004, 0.0049, 0.005, 0.03, -0.0012, None)] == [
-        *("0.00", "0.004", "0.0049", "0.005", "0.03", "-0.0012", "-"),
+    assert [text(v, 2) for v in (0.0, 0.004, 0.0049, 0.006, 0.03, -0.0012, None)] == [
+        *("0.00", "0.004", "0.0049", "0.01", "0.03", "-0.0012", "-"),
     ]
