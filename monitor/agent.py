@@ -40,6 +40,7 @@ _NODE_METRICS = (  # (name, attribute of cgroup.Usage, help); a name that ends i
     ("memory_limit_bytes", "memory_limit_bytes", "Memory limit; absent without one."),
     ("oom_kills_total", "oom_kills", "Processes killed by the memory limit."),
     ("processes", "processes", "Processes in the node."),
+    ("open_files", "open_files", "File descriptors that the node's processes have open."),
 )
 _DIRECTIONS, _COUNTED = ("receive", "transmit"), ("bytes", "packets", "errors", "drops")
 

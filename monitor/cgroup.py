@@ -11,7 +11,7 @@ Sources: Linux Documentation/admin-guide/cgroup-v1/ and cgroup-v2.rst; proc_net_
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,7 @@ class Usage:
     oom_kills: int | None = None
     processes: int | None = None  # in this cgroup itself
     tasks: int | None = None  # processes and threads, what a pids limit counts
+    open_files: int | None = None  # file descriptors of all its processes
 
     @property
     def memory_working_set_bytes(self) -> int | None:
@@ -70,6 +71,7 @@ def read(cgroup_root: Path = CGROUP_ROOT, proc_root: Path = PROC_ROOT) -> Usage:
             values |= read_v1(*place)
         elif (place := _v2_place(cgroup_root, paths)) is not None:
             values |= read_v2(*place)
+    values["open_files"] = _open_files(proc_root, values.pop("members", ()))
     return Usage(**values)
 
 
@@ -183,10 +185,24 @@ def _memory_v2(folder: Path, top: Path) -> dict:
 
 def _pids(folder: Path, top: Path) -> dict:
     members = _text(folder / "cgroup.procs")
-    return {
-        "processes": None if members is None else len(members.split()),
-        "tasks": _number(folder / "pids.current"),
-    }
+    if members is None:
+        return {"tasks": _number(folder / "pids.current")}
+    pids = members.split()
+    return {"processes": len(pids), "members": pids, "tasks": _number(folder / "pids.current")}
+
+
+def _open_files(proc_root: Path, pids: Collection[str]) -> int | None:
+    """File descriptors of those of these processes that live; None where one of them does not show its own."""
+    counts = []
+    for pid in pids:
+        try:
+            counts.append(len(os.listdir(proc_root / pid / "fd")))  # noqa: PTH208  no object for each is needed
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        except OSError:  # another user's, or one that has ended and waits for its parent: the kernel shows neither
+            if (_text(proc_root / pid / "stat") or "").rpartition(")")[2].split()[:1] != ["Z"]:
+                return None
+    return sum(counts) if counts else None
 
 
 _READERS = {  # controller: (version 1, version 2)

@@ -48,4 +48,18 @@ class ProcessTree:
             memory_inactive_file_bytes=0,
             memory_peak_bytes=self._peak_bytes,
             processes=alive,
+            open_files=_open_files(members),
         )
+
+
+def _open_files(members: list[psutil.Process]) -> int | None:
+    """File descriptors of the processes but those that have ended; None where one does not show its own."""
+    count = 0
+    for process in members:
+        try:
+            count += process.num_fds()
+        except psutil.AccessDenied:
+            return None
+        except psutil.Error:
+            continue
+    return count

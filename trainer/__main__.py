@@ -20,6 +20,7 @@ from typing import NoReturn
 
 from trainer import environment, events, layout
 from trainer.layout import seats
+from trainer.metrics import Metrics, NoMetrics, metrics
 from trainer.peers import BEAT_SECONDS, START_SECONDS, Peers
 from trainer.registry import SYNCS
 from trainer.spec import RunSpec, SpecError
@@ -39,6 +40,7 @@ class Rank:
         threading.Thread(target=self._write, args=(stream,), daemon=True, name="events").start()
         self.number = int(os.environ["RANK"]) if os.environ.get("RANK", "").isdecimal() else 0
         self.peers: Peers | None = None
+        self.metrics: Metrics | NoMetrics = NoMetrics()
         self._ending = threading.Lock()
 
     def tell(self, event: events.Event) -> None:
@@ -86,16 +88,22 @@ class Rank:
             if beats % round(events.HEARTBEAT_SECONDS / BEAT_SECONDS) == 0:
                 self.tell(events.Alive(rank=self.number))
             if self.peers and (found := self.peers.overdue()):
-                self.fail("peer", f"rank {found[0]} has shown no sign of life for {found[1]:.0f} s", found[0])
+                silent = f"rank {found[0]} has shown no sign of life for {found[1]:.0f} s"
+                self.fail("peer", silent, found[0], overdue=True)
 
-    def fail(self, kind: str, message: str, suspect: int | None = None, trace: str = "", quietly=False) -> None:
+    def fail(
+        self, kind: str, message: str, suspect: int | None = None, trace: str = "", quietly=False, overdue=False
+    ) -> None:
         """Say Failed, tell the peers, end the process at once: Gloo's threads may hang on a peer that is gone.
 
-        `quietly`: leave without waiting for the peers to read the farewell. Never returns.
+        `quietly`: leave without waiting for the peers to read the farewell. `overdue`: a peer missed DEADLINE. Never
+        returns.
         """
         if not self._ending.acquire(blocking=False):
             threading.Event().wait()  # another thread is ending the process
         try:
+            if overdue or kind == "deadline":
+                self.metrics.deadline_missed()
             message = " ".join(message.split())
             self.tell(
                 events.Failed(rank=self.number, kind=kind, message=message, suspect_rank=suspect, traceback=trace)
@@ -130,6 +138,10 @@ def run(rank: Rank) -> None:
         )
     )
 
+    rank.metrics = metrics(place.rank)
+    if place.rank == 0:
+        rank.metrics.run(os.environ.get("SYNCBED_RUN_ID", ""), spec)
+
     import torch  # from here on it takes seconds
 
     from trainer import torch_start
@@ -146,7 +158,7 @@ def run(rank: Rank) -> None:
     with wire.errors("the run"):  # torch talks to the other ranks in places of its own too, DDP's forward among them
         match seats(spec)[place.rank].role:
             case layout.WORKER:
-                job = Run(spec, data, wire, rank.tell, out, environment.has_bf16(), resume)
+                job = Run(spec, data, wire, rank.tell, out, environment.has_bf16(), resume, rank.metrics)
                 job.train()
                 job.evaluate()
             case layout.SERVER:

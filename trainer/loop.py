@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +20,13 @@ from trainer.data.prepared import InputError, Prepared
 from trainer.evaluate import evaluate
 from trainer.interface import Window
 from trainer.layout import WORKER, roles
-from trainer.metrics import metrics
+from trainer.metrics import NoMetrics
 from trainer.registry import DATA, MODELS, SYNCS, load
 from trainer.spec import RunSpec, shape_text
 from trainer.state import brought_together, capture, restore
 from trainer.sync.base import Sync
 from trainer.tensorboard import Board, NoBoard
+from trainer.traffic import total
 from trainer.wire import Wire
 
 Tell = Callable[[events.Event], None]
@@ -34,7 +36,8 @@ class Run:
     """A model, its data and a strategy on one rank. Built by every rank with the same spec and data.
 
     `out`: folder for checkpoints, None for none. `bf16_hint`: this CPU has bf16 instructions. `resume`: folder of a
-    complete checkpoint to go on from, of a run with the same spec but for its length. Raises InputError and WireError.
+    complete checkpoint to go on from, of a run with the same spec but for its length. `metrics`: where the live figures
+    go. Raises InputError and WireError.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Run:
         out: Path | None = None,
         bf16_hint=False,
         resume: Path | None = None,
+        metrics=None,
     ):
         self.spec, self.data, self.tell, self.out = spec, data, tell, out
         self.model = begin(spec, data, wire)
@@ -60,7 +64,7 @@ class Run:
             self.model.parameters(), spec.lr, spec.momentum, weight_decay=spec.weight_decay, fused=True
         )
         self.sync.begin(self.optimizer, self.steps)
-        self.metrics = metrics(wire.rank)
+        self.metrics = metrics or NoMetrics()
         self.board = Board(out, wire.rank) if spec.tensorboard and out else NoBoard()
         if wire.rank == 0:
             self.board.graph(self.model, data.shape)
@@ -69,7 +73,9 @@ class Run:
         self.wire.take_bytes()  # start-up traffic belongs to no step
         hint = bf16_hint and spec.precision == "fp32"
         steps = self.steps, self.batches.steps_per_epoch
-        tell(ready(self.rank, data, self.model, *steps, hint, self.steps_before))
+        told = ready(self.rank, data, self.model, *steps, hint, self.steps_before)
+        self.metrics.begin(partial(self.sync.step_bytes, told.gradient_bytes), self.steps_before)
+        tell(told)
 
     def _resume(self, folder: Path) -> int:
         """Take the state of a checkpoint; returns its step."""
@@ -101,7 +107,9 @@ class Run:
         seconds = time.perf_counter() - began
         self.wire.meet("the end of training")
         interface = self.interface.bytes()
-        sent, received = self.wire.take_bytes()
+        traffic = self.wire.take_traffic()
+        self.metrics.synchronised(traffic, self.sync.synchronisations)
+        sent, received = total(traffic)
         seen = self.wire.all_reduce(torch.from_numpy(self.batches.seen).to(torch.uint8))
         self.tell(
             events.Trained(
@@ -151,7 +159,8 @@ class Run:
         ends("optimizer")
         self.sync.mix(step)
         ends("sync")
-        sent, received = self.wire.take_bytes()
+        traffic = self.wire.take_traffic()
+        sent, received = total(traffic)
         event = events.Step(
             rank=self.rank,
             step=step,
@@ -167,6 +176,7 @@ class Run:
         )
         self.tell(event)
         self.metrics.step(event)
+        self.metrics.synchronised(traffic, self.sync.synchronisations)
         self.board.step(event)
         if not math.isfinite(event.loss) and not self._told_not_finite:
             self._told_not_finite = True

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.peers import START_SECONDS, Peers
+from trainer.traffic import Taken, Traffic, total
 from trainer.wire_errors import MEANINGS, WHAT, Mismatch, PeerLost
 
 
@@ -27,7 +28,7 @@ class Wire:
         self.ranks = tuple(range(world_size))  # this wire's ranks as the wire of all ranks numbers them
         self.group = None  # torch's name for the wire of all ranks
         self.waited_seconds = 0.0  # time in which this rank did nothing but wait for a collective
-        self._sent = self._received = Fraction(0)
+        self._traffic = Traffic()
         self._sequence = self._tellings = 0
         self._mpi = None
 
@@ -99,7 +100,7 @@ class Wire:
         n, position = self.world_size, (self.rank - source) % self.world_size
         bits = range((n - 1).bit_length())
         children = sum(position % (2 << i) == 0 and position + (1 << i) < n for i in bits)
-        self.count(children * tensor.nbytes, tensor.nbytes if self.rank != source else 0)
+        self.count("broadcast", children * tensor.nbytes, tensor.nbytes if self.rank != source else 0)
         return tensor
 
     def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -110,7 +111,8 @@ class Wire:
         with self._blocking(f"all_gather of {_shape(tensor)}"):
             dist.all_gather(gathered, tensor, self.group)
         # Gloo passes all tensors but one along a ring.
-        self.count((self.world_size - 1) * tensor.nbytes, (self.world_size - 1) * tensor.nbytes)
+        others = (self.world_size - 1) * tensor.nbytes
+        self.count("all_gather", others, others)
         return gathered
 
     def gather(self, tensor: torch.Tensor, target: int = 0) -> list[torch.Tensor]:
@@ -122,7 +124,7 @@ class Wire:
         with self._blocking(f"gather of {_shape(tensor)} on rank {target}"):
             dist.gather(tensor, gathered or None, group=self.group, group_dst=target)
         # Gloo has each rank send to the target directly.
-        self.count(*((0, (self.world_size - 1) * tensor.nbytes) if here else (tensor.nbytes, 0)))
+        self.count("gather", *((0, (self.world_size - 1) * tensor.nbytes) if here else (tensor.nbytes, 0)))
         return gathered
 
     def scatter(self, tensor: torch.Tensor, parts: list[torch.Tensor], source: int = 0) -> torch.Tensor:
@@ -133,7 +135,7 @@ class Wire:
         with self._blocking(f"scatter of {_shape(tensor)} from rank {source}"):
             dist.scatter(tensor, parts if here else None, group=self.group, group_src=source)
         # Gloo has the source send to each rank directly.
-        self.count(*(((self.world_size - 1) * tensor.nbytes, 0) if here else (0, tensor.nbytes)))
+        self.count("scatter", *(((self.world_size - 1) * tensor.nbytes, 0) if here else (0, tensor.nbytes)))
         return tensor
 
     def exchange(self, outgoing: torch.Tensor, to: int, incoming: torch.Tensor, source: int, what: str) -> torch.Tensor:
@@ -148,7 +150,7 @@ class Wire:
             )
             for work in works:
                 work.wait()
-        self.count(outgoing.nbytes, incoming.nbytes)
+        self.count("exchange", outgoing.nbytes, incoming.nbytes)
         return incoming
 
     def swap(self, tensor: torch.Tensor, peers: list[int]) -> list[torch.Tensor]:
@@ -167,34 +169,34 @@ class Wire:
             works += [dist.isend(tensor, group=self.group, group_dst=peer) for peer in peers]
             for work in works:
                 work.wait()
-        self.count(len(peers) * tensor.nbytes, len(peers) * tensor.nbytes)
+        self.count("swap", len(peers) * tensor.nbytes, len(peers) * tensor.nbytes)
         return theirs
 
     # -- counters ------------------------------------------------------------------------------------------------
 
-    def count(self, sent, received) -> None:
-        """Add payload bytes."""
-        self._sent += sent
-        self._received += received
+    def count(self, collective: str, sent: int | Fraction, received: int | Fraction) -> None:
+        """Add payload bytes of a collective."""
+        self._traffic.add(collective, sent, received)
 
     def _count_ring(self, tensor: torch.Tensor) -> None:
         """Ring all-reduce: n-1 parts of size 1/n go round twice (Patarasuk & Yuan 2009), 2(n-1)/n of the bytes."""
         part = Fraction(2 * (self.world_size - 1) * tensor.nbytes, self.world_size)
-        self.count(part, part)
+        self.count("all_reduce", part, part)
+
+    def take_traffic(self) -> Taken:
+        """Payload bytes by collective and direction since the last call of this or of `take_bytes`."""
+        return self._traffic.take()
 
     def take_bytes(self) -> tuple[int, int]:
-        """Payload bytes sent and received since the last call."""
-        taken = int(self._sent), int(self._received)
-        self._sent -= taken[0]  # a rest of a fraction of a byte waits for the next step
-        self._received -= taken[1]
-        return taken
+        """The same in two numbers: sent and received."""
+        return total(self.take_traffic())
 
     @contextmanager
     def uncounted(self):
         """What is sent and waited for in here belongs to no step: the counters are left as they were."""
-        before = self._sent, self._received, self.waited_seconds
+        before = self._traffic.copy(), self.waited_seconds
         yield
-        self._sent, self._received, self.waited_seconds = before
+        self._traffic, self.waited_seconds = before
 
     # -- meeting and failing -------------------------------------------------------------------------------------
 

@@ -4,9 +4,11 @@ Counters are compared by bracketing: the engine is read, then the agent, then th
 must lie between. That holds on a machine of any speed.
 """
 
+import json
 import re
 import threading
 import time
+import urllib.request
 
 import pytest
 from orchestrator import wait_until
@@ -16,6 +18,7 @@ from monitor import prometheus
 from monitor.engine import ROOT
 from monitor.sampling import summarise
 
+METRICS_FOLDER = "/run/syncbed/metrics"
 METRICS = ROOT / "docs/metrics.md"
 GET = r'exec 3<>"/dev/tcp/$0/9400"; printf "GET /metrics HTTP/1.0\r\n\r\n" >&3; cat <&3'
 TICK_SECONDS = 0.03  # cgroup v1 gives user and system time in whole ticks of 10 ms each
@@ -24,8 +27,13 @@ HOLD = "held = bytearray(96 * 2**20); print('held', flush=True); input()"
 RANK = """
 from trainer.events import PHASES, Step
 from trainer.metrics import Metrics
+from trainer.spec import RunSpec
 figures = {"loss": 2.25, "accuracy": 0.5, "samples": 64, "sent_bytes": 1, "received_bytes": 1}
-Metrics(2).step(Step(rank=2, step=5, epoch=1, seconds=dict.fromkeys(PHASES, 0.1), step_seconds=0.5, **figures))
+metrics = Metrics(2)
+metrics.run("a-run", RunSpec(sync="ddp", nodes=4))
+metrics.begin(lambda: (1, 1), 0)
+metrics.step(Step(rank=2, step=5, epoch=1, seconds=dict.fromkeys(PHASES, 0.1), step_seconds=0.5, **figures))
+metrics.synchronised({("all_reduce", "sent"): 1, ("all_reduce", "received"): 1}, 1)
 print("written", flush=True)
 input()
 """
@@ -157,6 +165,16 @@ def test_memory_is_what_the_engine_counts(cluster):
     assert agent.get(("memory_peak_bytes",), 97 * 2**20) > 96 * 2**20
 
 
+def test_open_files_are_those_of_all_processes(cluster):
+    node = cluster.node(1)
+    count = "for p in /proc/[0-9]*; do ls $p/fd; done 2>/dev/null | wc -l"
+    before = samples(scrape(node))[("open_files",)]
+    with Held(node, "held = [open('/dev/null') for _ in range(200)]; print('held', flush=True); input()"):
+        kernel, agent = int(run(node, "bash", "-c", count)), samples(scrape(node))[("open_files",)]
+    assert agent == pytest.approx(kernel, abs=40)  # the short-lived shells that scrape and count
+    assert agent > before + 150
+
+
 def test_network_is_what_the_kernel_and_the_engine_count(cluster):
     node = cluster.node(3)
     body = len(scrape(node, "trainer-0"))
@@ -190,7 +208,11 @@ def test_a_node_exports_what_the_docs_say(cluster):
 
 
 def test_promtool_finds_no_fault(cluster):
-    text = scrape(cluster.node(0))
+    node = cluster.node(2)
+    run(node, "mkdir", "-p", METRICS_FOLDER)
+    with Held(node, RANK, PROMETHEUS_MULTIPROC_DIR=METRICS_FOLDER):
+        text = scrape(node)
+    assert "syncbed_training_phase_seconds_bucket" in text
     script = 'printf "%s" "$0" | promtool check metrics'
     code, output = cluster.service("prometheus").exec_run(["sh", "-c", script, text])
     assert (code, output) == (0, b"")
@@ -217,6 +239,22 @@ def test_prometheus_has_every_node_each_second(cluster):
         assert summary["peak_memory_bytes"] < 512 * 2**20
 
 
+def test_what_prometheus_keeps_is_bounded(cluster):
+    with urllib.request.urlopen(f"{cluster.prometheus_url}/api/v1/status/flags") as answer:
+        flags = json.load(answer)["data"]
+    assert flags["storage.tsdb.retention.time"] == "12h"
+    assert flags["storage.tsdb.retention.size"] == "256MB"
+    assert flags["storage.tsdb.min-block-duration"] == "15m"
+    (room,) = [size for place, size in filesystems(cluster.service("prometheus")) if place == "/prometheus"]
+    assert room >= 2 * 256 * 2**20  # what is kept, and a block as large that is being made of smaller ones
+
+
+def filesystems(container) -> list[tuple[str, int]]:
+    """(mount point, bytes) of each of the container's file systems."""
+    lines = run(container, "df", "-P", "-k").splitlines()[1:]
+    return [(fields[5], int(fields[1]) * 1024) for fields in map(str.split, lines) if fields[1].isdigit()]
+
+
 def test_prometheus_and_the_agent_agree(cluster):
     node = cluster.node(1)
     run(node, "bash", "-c", BURN)
@@ -236,13 +274,13 @@ def test_training_figures_reach_prometheus_and_go_with_the_rank(cluster):
 
     pause = threading.Event()
     node = cluster.node(2)
-    run(node, "mkdir", "-p", "/run/syncbed/metrics")
-    with Held(node, RANK, PROMETHEUS_MULTIPROC_DIR="/run/syncbed/metrics"):
+    run(node, "mkdir", "-p", METRICS_FOLDER)
+    with Held(node, RANK, PROMETHEUS_MULTIPROC_DIR=METRICS_FOLDER):
         while figure() != [("2", "5")]:  # the test's time limit ends this
             pause.wait(0.2)
     while figure():
         pause.wait(0.2)
-    assert run(node, "ls", "/run/syncbed/metrics") == ""
+    assert run(node, "ls", METRICS_FOLDER) == ""
 
 
 def test_garbage_from_a_neighbour_does_not_end_the_agent(cluster):

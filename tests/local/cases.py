@@ -14,20 +14,40 @@ from trainer.evaluator import watch
 from trainer.events import Event, Step
 from trainer.layout import SERVER, WORKER, seats
 from trainer.loop import Run
+from trainer.metrics import NoMetrics
 from trainer.registry import MODELS
 from trainer.registry import load as load_place
 from trainer.server import Server
 from trainer.spec import RunSpec
 from trainer.sync.replicas import flat, momentum
+from trainer.traffic import DIRECTIONS
+
+
+class Listener(NoMetrics):
+    """Adds up what the live figures are told."""
+
+    def __init__(self):
+        self.expected: tuple[float, float] | None = None  # bytes per step, before the first one
+        self.bytes: dict[str, list[int]] = {}  # sent and received in all, by collective
+
+    def begin(self, step_bytes, steps_before):
+        self.expected = step_bytes()
+
+    def synchronised(self, traffic, synchronisations):
+        for (collective, direction), amount in traffic.items():
+            self.bytes.setdefault(collective, [0, 0])[DIRECTIONS.index(direction)] += amount
 
 
 @dataclass(frozen=True)
 class Trained:
-    """One rank's run: what it told, its weights and buffers, and the formula's bytes per step, sent and received."""
+    """One rank's run: what it told, its weights and buffers, the formula's bytes per step, sent and received, and what
+    the live figures were told.
+    """
 
     events: list[Event]
     state: dict[str, np.ndarray]
     step_bytes: tuple[float, float]
+    live: Listener
 
     def of(self, kind) -> list:
         return [e for e in self.events if isinstance(e, kind)]
@@ -49,14 +69,15 @@ def train(
             Server(spec, load(data), wire, told.append).run()
         else:
             watch(spec, load(data), wire, told.append)
-        return Trained(told, {}, (0, 0))
-    run = Run(spec, load(data), wire, told.append, out, resume=resume)
+        return Trained(told, {}, (0, 0), Listener())
+    live = Listener()
+    run = Run(spec, load(data), wire, told.append, out, resume=resume, metrics=live)
     run.train()
     state = {name: tensor.detach().clone().numpy() for name, tensor in run.model.state_dict().items()}
     if evaluate:
         run.evaluate()
     step_bytes = run.sync.step_bytes(sum(p.nbytes for p in run.model.parameters()))
-    return Trained(told, state, step_bytes)
+    return Trained(told, state, step_bytes, live)
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,8 @@ def check_bytes(ranks, steps: int = STEPS) -> None:
     for rank, trained in enumerate(ranks):
         formula = tuple(int(b * steps + 1e-6) for b in trained.step_bytes)
         assert trained.bytes == formula, f"rank {rank}"
+        assert trained.live.expected == trained.step_bytes, f"rank {rank}, live"
+        assert tuple(map(sum, zip((0, 0), *trained.live.bytes.values(), strict=True))) == formula, f"rank {rank}, live"
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])

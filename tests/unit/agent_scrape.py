@@ -21,11 +21,16 @@ WRITE_AS_A_RANK = """
 import sys
 from trainer.events import Step
 from trainer.metrics import Metrics
+from trainer.spec import RunSpec
 seconds = dict.fromkeys(("data", "forward", "backward", "sync", "optimizer"), 0.5)
-figures = {"loss": 2.25, "accuracy": 0.125, "samples": 64, "sent_bytes": 4096, "received_bytes": 8192}
+figures = {"loss": 2.25, "accuracy": 0.125, "samples": 64, "sent_bytes": 4096, "received_bytes": 8192, "staleness": 3.0}
 metrics = Metrics(rank=3)
+metrics.run("20261128-080000-ddp-vgg11-4n-abcdef", RunSpec(sync="ddp", nodes=4))
+metrics.begin(lambda: (4096.5, 8192.0), 0)
 for step in range(1, 18):
     metrics.step(Step(rank=3, step=step, epoch=1, seconds=seconds, step_seconds=2.5, **figures))
+    metrics.synchronised({("all_reduce", "sent"): 4096, ("all_reduce", "received"): 8192}, 2 * step)
+metrics.deadline_missed()
 print("written", flush=True)
 sys.stdin.read()  # live until told otherwise
 """
@@ -91,6 +96,13 @@ def samples(text: str) -> dict[tuple, float]:
     return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
 
 
-def types(text: str) -> dict[str, str]:
-    """Name of each sample to its metric's type."""
-    return {s.name: family.type for family in text_string_to_metric_families(text) for s in family.samples}
+def kinds(text: str) -> dict[str, tuple[str, set[str]]]:
+    """Metric to (type, labels), of those that have samples; without `le`, which makes a histogram's buckets."""
+    return {
+        family.name + "_total" * (family.type == "counter"): (
+            family.type,
+            {label for sample in family.samples for label in sample.labels} - {"le"},
+        )
+        for family in text_string_to_metric_families(text)
+        if family.samples
+    }

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from agent_scrape import get, rank, samples, serving, types
+from agent_scrape import get, kinds, rank, samples, serving
 
 from monitor.process_tree import ProcessTree
 from monitor.training_metrics import KEEP_SECONDS, TrainingCollector
 
 ROOT = Path(__file__).resolve().parents[2]
+RUN = {"sync": "ddp", "model": "vgg11", "data": "cifar10", "nodes": "4", "precision": "fp32"}
 TREES = ("cgroup-v1/container", "cgroup-v2/container")
 
 
@@ -41,11 +42,7 @@ def hundred_ticks(monkeypatch):
 @pytest.mark.parametrize("tree", TREES)
 def test_docs_and_scrape_name_the_same_metrics(tree, folder):
     with rank(folder), serving(tree, folder) as port:
-        text = get(port)[2]
-    labels: dict[str, set[str]] = {}
-    for name, pairs in samples(text):
-        labels.setdefault(name, set()).update(label for label, _ in pairs)
-    assert {name: (kind, labels[name]) for name, kind in types(text).items()} == documented()
+        assert kinds(get(port)[2]) == documented()
 
 
 @pytest.mark.parametrize("tree", TREES)
@@ -67,13 +64,29 @@ def test_values_are_those_of_the_tree_and_the_rank(tree, folder):
     assert value("node_memory_peak_bytes") == 1_879_048_192
     assert value("node_oom_kills_total") == 2
     assert value("node_processes") == 3
+    assert value("node_open_files") == 9
     assert value("node_network_receive_bytes_total", interface="eth0") == 160_985_621
     assert value("node_network_transmit_drops_total", interface="eth0") == 5
     assert value("training_step", rank="3") == 17
     assert value("training_loss", rank="3") == 2.25
     assert value("training_samples_total", rank="3") == 1088
-    assert value("training_phase_seconds_total", rank="3", phase="sync") == 8.5
-    assert value("training_sent_bytes_total", rank="3") == 17 * 4096
+    assert value("training_phase_seconds_sum", rank="3", phase="sync") == 8.5
+    assert value("training_phase_seconds_count", rank="3", phase="sync") == 17
+    assert value("training_bytes_total", rank="3", collective="all_reduce", direction="sent") == 17 * 4096
+    assert value("training_run_info", run="20261128-080000-ddp-vgg11-4n-abcdef", **RUN) == 1
+
+
+def test_the_id_of_a_run_is_on_one_series_alone(folder):
+    with rank(folder), serving(TREES[0], folder) as port:
+        assert [name for name, pairs in samples(get(port)[2]) if "run" in dict(pairs)] == ["syncbed_training_run_info"]
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed here")
+def test_promtool_finds_no_fault(folder):
+    with rank(folder), serving(TREES[0], folder) as port:
+        text = get(port)[2]
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_what_the_kernel_does_not_say_is_absent(folder):
@@ -227,7 +240,8 @@ def test_it_imports_neither_torch_nor_docker_and_stays_small(tmp_path):
 def test_every_metric_of_a_real_agent_is_documented(tmp_path):
     with rank(tmp_path), agent("--port", "0", env={"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}) as process:
         text = get(port_of(process))[2]
-    assert types(text).keys() <= documented().keys()
+    docs = documented()
+    assert {name: kind for name, kind in kinds(text).items() if docs.get(name) != kind} == {}
     assert 'interface="lo"' not in text
     assert ("syncbed_training_step", (("rank", "3"),)) in samples(text)
 
@@ -273,7 +287,7 @@ def test_process_tree_counts_children_that_have_ended():
         usage = tree.read()
         assert 0.5 <= usage.cpu_seconds < 5
         assert usage.cpu_seconds == usage.cpu_user_seconds + usage.cpu_system_seconds
-        assert usage.processes == 1
+        assert (usage.processes, usage.open_files) == (1, psutil.Process(process.pid).num_fds())
         resident = psutil.Process(process.pid).memory_info().rss
         assert usage.memory_working_set_bytes == usage.memory_peak_bytes == pytest.approx(resident, rel=0.05)
         assert usage.cpu_limit_cores is usage.cpu_throttled_seconds is usage.memory_limit_bytes is None

@@ -23,6 +23,7 @@ CONTAINER = {  # the same node in both versions
     "oom_kills": 2,
     "processes": 3,
     "tasks": 17,
+    "open_files": 2 + 3 + 4,
 }
 EXPECTED = {
     "cgroup-v1/container": Usage(
@@ -117,7 +118,7 @@ def test_nothing_mounted_is_nothing_known(tmp_path):
 @pytest.mark.parametrize("name", ["cgroup-v1/container", "cgroup-v2/container"])
 @pytest.mark.parametrize("text", [None, "", "max\n", "garbage here\n", "\xff\xfe"])
 def test_any_one_file_may_be_missing_or_broken(tmp_path, name, text):
-    files = [f.relative_to(FIXTURES) for f in (FIXTURES / name).rglob("*") if f.is_file()]
+    files = [f.relative_to(FIXTURES) for f in (FIXTURES / name).rglob("*") if f.is_file() and f.parent.name != "fd"]
     for number, file in enumerate(files):
         if file.name == "cgroup.procs" and text is not None:
             continue  # its lines are counted, whatever they say
@@ -130,6 +131,27 @@ def test_any_one_file_may_be_missing_or_broken(tmp_path, name, text):
         for field in Usage.__dataclass_fields__:  # what is left is right: a value is either as before or not known
             assert getattr(got, field) is None or getattr(got, field) == pytest.approx(getattr(whole, field)), file
         read_network(copy / name / "proc")
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "files"),
+    [
+        (PermissionError, "S", None),  # another user's: what the others have is not the node's
+        (PermissionError, "Z", 2 + 4),  # it has ended, and the kernel says it is root's
+        (ProcessLookupError, "S", 2 + 4),
+    ],
+)
+def test_open_files_of_a_process_that_does_not_show_them(tmp_path, monkeypatch, error, state, files):
+    shutil.copytree(FIXTURES / "cgroup-v2/container", tmp_path / "here")
+    (tmp_path / "here/proc/7/stat").write_text(f"7 (a ) name) {state} 1 7 7 0")
+
+    def listdir(path, real=os.listdir):
+        if path.parts[-2:] == ("7", "fd"):
+            raise error
+        return real(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    assert usage("here", tmp_path).open_files == files
 
 
 def test_a_path_of_another_namespace_is_not_followed(tmp_path):

@@ -4,6 +4,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.multiprocess import MultiProcessCollector
+
 from trainer import events
 from trainer.__main__ import Rank
 
@@ -35,3 +39,28 @@ rank.finish_telling()
         process.stdout.close()
         process.communicate(b"\n", timeout=60)
     assert process.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "missed"),
+    [
+        ("'deadline', 'all_reduce took too long'", 1),
+        ("'peer', 'rank 1 has shown no sign of life', 1, overdue=True", 1),
+        ("'peer', 'rank 1 gave up'", 0),
+        ("'own', 'disk full'", 0),
+    ],
+)
+def test_a_deadline_that_was_missed_is_counted_before_the_rank_ends(how, missed, tmp_path):
+    code = f"""
+import os
+from trainer.__main__ import Rank
+from trainer.metrics import metrics
+rank = Rank(os.fdopen(os.dup(1), "w"))
+rank.metrics = metrics(2)
+rank.fail({how})
+"""
+    env = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    assert subprocess.run([sys.executable, "-c", code], env=env, capture_output=True).returncode == 1
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, path=str(tmp_path))
+    assert registry.get_sample_value("syncbed_training_deadline_misses_total", {"rank": "2"}) == missed

@@ -50,7 +50,7 @@ class ThreadWire(Wire):
         self.queues[to].put((self.rank, what, outgoing.clone()))
         sender, same, tensor = self.queues[self.rank].get(timeout=20)
         assert (sender, same) == (source, what)
-        self.count(outgoing.nbytes, incoming.nbytes)
+        self.count("exchange", outgoing.nbytes, incoming.nbytes)
         return incoming.copy_(tensor)
 
 

@@ -9,6 +9,7 @@ import torch
 from trainer import peers as peers_module
 from trainer import wire as wire_module
 from trainer.peers import SILENT_SECONDS, START_SECONDS, Peers
+from trainer.traffic import DIRECTIONS
 from trainer.wire import Wire
 from trainer.wire_errors import DeadlineExceeded, Mismatch, PeerLost
 
@@ -106,6 +107,31 @@ def test_an_exchange_counts_both_ways_by_themselves(monkeypatch):
     wire = Wire(0, 3, Store(), SimpleNamespace(note=lambda *_: None))
     wire.exchange(torch.zeros(25), 1, torch.zeros(24, dtype=torch.bfloat16), 2, "test")
     assert wire.take_bytes() == (100, 48)
+
+
+def test_bytes_are_counted_by_collective(monkeypatch):
+    for name in ("all_reduce", "broadcast", "all_gather", "gather", "scatter", "isend", "irecv"):
+        monkeypatch.setattr(wire_module.dist, name, lambda *_, **__: SimpleNamespace(wait=lambda: None))
+    wire, tensor = Wire(0, 2, Store(), SimpleNamespace(note=lambda *_: None)), torch.zeros(25)
+    wire.all_reduce(tensor)
+    wire.broadcast(tensor)
+    wire.all_gather(tensor)
+    wire.gather(tensor)
+    wire.scatter(tensor, [tensor, tensor])
+    wire.exchange(tensor, 1, torch.zeros(5), 1, "test")
+    wire.swap(tensor, [1])
+    wire.count("link", 7, 9)
+    both = {
+        "all_reduce": (100, 100),
+        "all_gather": (100, 100),
+        "swap": (100, 100),
+        "exchange": (100, 20),
+        "link": (7, 9),
+    }
+    taken = {(name, way): n for name, each in both.items() for way, n in zip(DIRECTIONS, each, strict=True)}
+    one_way = {("broadcast", "sent"): 100, ("gather", "received"): 100, ("scatter", "sent"): 100}
+    assert wire.take_traffic() == taken | one_way
+    assert wire.take_traffic() == {}
 
 
 def test_what_belongs_to_no_step_is_not_counted(monkeypatch):

@@ -50,7 +50,7 @@ class PsSync(Sync):
             for sending in sendings:
                 sending.wait()
         for link in self.links:
-            self.wire.count(*link.take_bytes())
+            self.wire.count("link", *link.take_bytes())
         return sum(staleness) / len(staleness)
 
     def _take(self, i: int) -> int:
