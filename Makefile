@@ -3,7 +3,7 @@
 # need no quoting beyond what the user's own shell asks for.
 
 .DEFAULT_GOAL := help
-COMMANDS := images data runs report rm compare doctor clean logs show tensorboard
+COMMANDS := images data runs report rm compare doctor clean logs show tensorboard prometheus-snapshot
 TRAINING := run sweep reproduce
 TARGETS := help $(TRAINING) test cluster-up cluster-down cluster-status torch lint $(COMMANDS)
 .PHONY: $(TARGETS)
@@ -28,7 +28,7 @@ export PYTHON
 UV := .venv/bin/uv pip install --quiet --compile-bytecode --python .venv/bin/python
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s%s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-21s%s\n", $$1, $$2}' Makefile
 	@echo "  .venv/bin/syncbed run --help  lists every setting of a run"
 
 run: ## train once: on the cluster if one is up, else as local processes (SYNC= MODEL= DATA= NODES= ...)
@@ -61,6 +61,7 @@ images: ## build or pull the cluster's images (BASE_IMAGE= WHEEL_INDEX= CA_BUNDL
 data: ## fetch, check and prepare a data set (DATA=cifar10 DATA_DIR= MODEL=)
 runs: ## list the runs
 report: ## write a run's report.html and report.md (RUN=latest)
+prometheus-snapshot: ## keep a run's raw series before the cluster goes (RUN=latest)
 rm: ## remove runs (RUN="id id")
 compare: ## runs or a sweep side by side (RUNS="id id" or SWEEP=name, GOAL=0.8)
 doctor: ## check this machine and say what would fix it

@@ -30,6 +30,11 @@ COMMANDS = {
     "show": ("monitor.summary:show_command", "one run's summary", "syncbed show latest"),
     "tensorboard": ("monitor.tensorboard:command", "show what runs with TENSORBOARD=1 wrote", "syncbed tensorboard"),
     "report": ("monitor.report.command:command", "write a run's report.html and report.md", "syncbed report latest"),
+    "prometheus-snapshot": (
+        "monitor.snapshot:command",
+        "keep a run's raw series before the cluster goes",
+        "syncbed prometheus-snapshot latest",
+    ),
     "rm": ("monitor.removal:command", "remove runs", 'syncbed rm RUN="id id"'),
     "sweep": ("monitor.sweep:command", "every combination of some settings", "syncbed sweep SYNC=ddp,ring NODES=1,2,4"),
     "compare": ("monitor.compare:command", "runs or a sweep side by side", 'syncbed compare RUNS="id id" GOAL=0.8'),
@@ -37,7 +42,7 @@ COMMANDS = {
     "doctor": ("monitor.doctor:command", "check this machine, say what would fix it", "syncbed doctor"),
     "clean": ("monitor.leftovers:clean", "remove what crashed runs left behind", "syncbed clean"),
 }
-TAKES_A_RUN = {"show", "report"}
+TAKES_A_RUN = {"show", "report", "prometheus-snapshot"}
 MAKEFILE_WORDS = {"PYTHON", "PYTEST_ARGS"}  # for the Makefile itself
 
 
@@ -135,9 +140,9 @@ def settings_of(command: str) -> dict[str, str]:
         from monitor.cluster_settings import LOG_SETTINGS
 
         return LOG_SETTINGS
-    own = ("data", "images", "runs", "show", "tensorboard", "report", "rm", "sweep", "compare", "reproduce")
-    places = {name: COMMANDS[name][0].split(":")[0] for name in own}
-    return import_module(places.get(command, "monitor.cluster_settings")).SETTINGS
+    of_the_cluster = ("up", "down", "status", "doctor", "clean")
+    place = "monitor.cluster_settings" if command in of_the_cluster else COMMANDS[command][0].split(":")[0]
+    return import_module(place).SETTINGS
 
 
 def settings_help(command: str) -> str:

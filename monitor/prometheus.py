@@ -11,6 +11,8 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Collection
+from functools import reduce
+from operator import getitem
 
 from monitor.sampling import METRICS, Row, make_row
 
@@ -89,11 +91,22 @@ def _pages(start: float, end: float):
 
 def query(url: str, expression: str, when: float | None = None) -> list[dict]:
     """The result of one instant query. Raises NotAnswering."""
-    form = {"query": expression} | ({} if when is None else {"time": f"{when:.3f}"})
-    request = urllib.request.Request(url.rstrip("/") + "/api/v1/query", urllib.parse.urlencode(form).encode())
+    return _ask(
+        url, "query", {"query": expression} | ({} if when is None else {"time": f"{when:.3f}"}), "data", "result"
+    )
+
+
+def series(url: str, start: float, end: float) -> list[dict[str, str]]:
+    """The labels, __name__ among them, of every series that may have samples in this time. Raises NotAnswering."""
+    return _ask(url, "series", {"match[]": '{__name__!=""}', "start": f"{start:.3f}", "end": f"{end:.3f}"}, "data")
+
+
+def _ask(url: str, what: str, form: dict[str, str], *keys: str):
+    """What the HTTP API answers, below these keys. Raises NotAnswering."""
+    request = urllib.request.Request(f"{url.rstrip('/')}/api/v1/{what}", urllib.parse.urlencode(form).encode())
     try:
         with _OPENER.open(request, timeout=5) as answer:
-            return json.load(answer)["data"]["result"]
+            return reduce(getitem, keys, json.load(answer))
     except urllib.error.HTTPError as error:
         raise NotAnswering(f"HTTP {error.code}: {error.read(200).decode(errors='replace').strip()}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:

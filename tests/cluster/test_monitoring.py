@@ -243,7 +243,7 @@ def test_what_prometheus_keeps_is_bounded(cluster):
     with urllib.request.urlopen(f"{cluster.prometheus_url}/api/v1/status/flags") as answer:
         flags = json.load(answer)["data"]
     assert flags["storage.tsdb.retention.time"] == "12h"
-    assert flags["storage.tsdb.retention.size"] == "256MB"
+    assert flags["storage.tsdb.retention.size"] == "256MiB"
     assert flags["storage.tsdb.min-block-duration"] == "15m"
     (room,) = [size for place, size in filesystems(cluster.service("prometheus")) if place == "/prometheus"]
     assert room >= 2 * 256 * 2**20  # what is kept, and a block as large that is being made of smaller ones

@@ -126,6 +126,7 @@ TAKES = {
     "sweep": ["SYNC", "REPEATS", "NAME"],
     "reproduce": ["REPORT", "SCALE", "REPEATS"],
     "tensorboard": ["PORT", "RUNS_DIR"],
+    "prometheus-snapshot": ["RUNS_DIR", "PROJECT"],
 }
 
 
