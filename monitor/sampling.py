@@ -14,6 +14,7 @@ import http.client
 import json
 import math
 import os
+import re
 import threading
 import time
 from collections.abc import Iterable
@@ -52,6 +53,7 @@ class Row:
 HEADER = tuple(field.name for field in fields(Row))
 # metric name: column. Every column but the first two is one metric.
 METRICS = {f"syncbed_{name if name.startswith('training') else 'node_' + name}": name for name in HEADER[2:]}
+_LINES = re.compile(rf"^(?:{'|'.join(METRICS)})[{{ ].*$", re.MULTILINE)  # the few of a scrape that have a column
 GAP_SECONDS = 4.0
 _COMBINE = {"training_step": max, "training_loss": fmean}  # the others: the sum over modes or interfaces
 
@@ -114,7 +116,13 @@ def scrape(connection: http.client.HTTPConnection, node: str) -> Row:
     text = answer.read().decode()
     if answer.status != 200:
         raise ValueError(f"agent of {node} answered {answer.status}")
-    samples = [(s.name, s.value) for family in text_string_to_metric_families(text) for s in family.samples]
+    wanted = _LINES.findall(
+        text
+    )  # to parse the others too would cost several milliseconds of each second, for each node
+    if not wanted:
+        raise ValueError(f"agent of {node} answered with something else than metrics")
+    families = text_string_to_metric_families("\n".join(wanted) + "\n")
+    samples = [(s.name, s.value) for family in families for s in family.samples]
     return make_row(round(when, 3), node, samples)
 
 
