@@ -33,7 +33,7 @@ from trainer.spec import RunSpec
 figures = {"loss": 2.3, "accuracy": 0.1, "samples": 64, "sent_bytes": 1, "received_bytes": 1}
 metrics = Metrics(0)
 metrics.run("an-id", RunSpec(sync="ddp"))
-metrics.begin(lambda: (1, 1), 0)
+metrics.begin(lambda: (1, 1), 0, 0)
 metrics.step(Step(rank=0, step=1, epoch=1, seconds=dict.fromkeys(PHASES, 0.1), step_seconds=0.5, **figures))
 metrics.synchronised({("all_reduce", "sent"): 1, ("all_reduce", "received"): 1}, 1)
 print("written", flush=True)

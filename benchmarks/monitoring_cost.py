@@ -36,7 +36,7 @@ with tempfile.TemporaryDirectory() as folder:
     from trainer.events import PHASES, Step
     from trainer.metrics import metrics
     figures = metrics(0)
-    figures.begin(lambda: (1, 1), 0)
+    figures.begin(lambda: (1, 1), 0, 0)
     said = {"loss": 2.3, "accuracy": 0.1, "samples": 64, "sent_bytes": 1, "received_bytes": 1, "step_seconds": 0.5}
     event = Step(rank=0, step=1, epoch=1, seconds=dict.fromkeys(PHASES, 0.1), **said)
     traffic = {("all_reduce", "sent"): 1, ("all_reduce", "received"): 1}

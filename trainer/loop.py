@@ -74,7 +74,8 @@ class Run:
         hint = bf16_hint and spec.precision == "fp32"
         steps = self.steps, self.batches.steps_per_epoch
         told = ready(self.rank, data, self.model, *steps, hint, self.steps_before)
-        self.metrics.begin(partial(self.sync.step_bytes, told.gradient_bytes), self.steps_before)
+        formula = partial(self.sync.step_bytes, told.gradient_bytes)
+        self.metrics.begin(formula, self.steps_before, self.sync.synchronisations)
         tell(told)
 
     def _resume(self, folder: Path) -> int:

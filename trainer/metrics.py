@@ -23,7 +23,7 @@ class NoMetrics:
     def run(self, run_id: str, spec: RunSpec) -> None:
         """Nothing to do."""
 
-    def begin(self, step_bytes: Callable[[], tuple[float, float]], steps_before: int) -> None:
+    def begin(self, step_bytes: Callable, steps_before: int, synchronisations_before: int) -> None:
         """Nothing to do."""
 
     def step(self, event: Step) -> None:
@@ -80,10 +80,12 @@ class Metrics:
             what = (spec.sync, spec.model, spec.data, spec.nodes, spec.precision)
             self._info.labels(run_id, *what).set(1)
 
-    def begin(self, step_bytes: Callable[[], tuple[float, float]], steps_before: int) -> None:
-        """This rank is about to train, its counters begin at 0. `step_bytes`: the strategy's formula, sent and received
-        in a step, which raises NotImplementedError where there is none.
+    def begin(self, step_bytes: Callable, steps_before: int, synchronisations_before: int) -> None:
+        """This rank is about to train; its counters begin at 0. `step_bytes()`: bytes sent and received in a step by
+        the strategy's formula; it raises NotImplementedError where there is none. `..._before`: of the run that this
+        one goes on with.
         """
+        self._known_synchronisations = synchronisations_before
         for family in (self._samples, self._synchronisations, self._seconds):
             self._of_rank(family)
         for phase in PHASES:

@@ -31,7 +31,7 @@ from trainer.spec import RunSpec
 figures = {"loss": 2.25, "accuracy": 0.5, "samples": 64, "sent_bytes": 1, "received_bytes": 1}
 metrics = Metrics(2)
 metrics.run("a-run", RunSpec(sync="ddp", nodes=4))
-metrics.begin(lambda: (1, 1), 0)
+metrics.begin(lambda: (1, 1), 0, 0)
 metrics.step(Step(rank=2, step=5, epoch=1, seconds=dict.fromkeys(PHASES, 0.1), step_seconds=0.5, **figures))
 metrics.synchronised({("all_reduce", "sent"): 1, ("all_reduce", "received"): 1}, 1)
 print("written", flush=True)

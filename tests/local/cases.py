@@ -30,7 +30,7 @@ class Listener(NoMetrics):
         self.expected: tuple[float, float] | None = None  # bytes per step, before the first one
         self.bytes: dict[str, list[int]] = {}  # sent and received in all, by collective
 
-    def begin(self, step_bytes, steps_before):
+    def begin(self, step_bytes, steps_before, synchronisations_before):
         self.expected = step_bytes()
 
     def synchronised(self, traffic, synchronisations):

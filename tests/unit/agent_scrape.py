@@ -26,7 +26,7 @@ seconds = dict.fromkeys(("data", "forward", "backward", "sync", "optimizer"), 0.
 figures = {"loss": 2.25, "accuracy": 0.125, "samples": 64, "sent_bytes": 4096, "received_bytes": 8192, "staleness": 3.0}
 metrics = Metrics(rank=3)
 metrics.run("20261128-080000-ddp-vgg11-4n-abcdef", RunSpec(sync="ddp", nodes=4))
-metrics.begin(lambda: (4096.5, 8192.0), 0)
+metrics.begin(lambda: (4096.5, 8192.0), 0, 0)
 for step in range(1, 18):
     metrics.step(Step(rank=3, step=step, epoch=1, seconds=seconds, step_seconds=2.5, **figures))
     metrics.synchronised({("all_reduce", "sent"): 4096, ("all_reduce", "received"): 8192}, 2 * step)

@@ -14,8 +14,8 @@ class Listener(NoMetrics):
     def __init__(self):
         self.told = []
 
-    def begin(self, step_bytes, steps_before):
-        self.told.append(("begin", step_bytes(), steps_before))
+    def begin(self, step_bytes, steps_before, synchronisations_before):
+        self.told.append(("begin", step_bytes(), steps_before, synchronisations_before))
 
     def step(self, event):
         self.told.append(event)
@@ -40,7 +40,7 @@ def test_figures_of_a_run_of_one_replica():
     Run(spec, data, CountingWire(), said.append, metrics=listener).train()
     steps = [event for event in said if isinstance(event, events.Step)]
     assert listener.told == [
-        ("begin", (0, 0), 0),
+        ("begin", (0, 0), 0, 0),
         steps[0],
         ({("all_reduce", "sent"): 5, ("all_reduce", "received"): 7}, 0),  # of meeting before the first step
         steps[1],
