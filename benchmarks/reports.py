@@ -1,7 +1,7 @@
 """The five reports at SCALE=quick on this machine's cluster; what they came to is kept in benchmarks/reports/.
 
-    make cluster-up NODES=5 && .venv/bin/python benchmarks/reports.py DATA_DIR=cifar:mnist    # 40 minutes on 2 cores
-    .venv/bin/python benchmarks/reports.py --only r2 RUNTIME=local                            # one of them, elsewhere
+    make cluster-up && .venv/bin/python benchmarks/reports.py r1 r2 r3 r4 DATA_DIR=cifar:mnist    # 35 minutes on 2 cores
+    make cluster-up NODES=5 && .venv/bin/python benchmarks/reports.py r5 DATA_DIR=mnist           # r5 has up to 5 workers
 
 Further words go to each `syncbed reproduce`. Of each report its report.md, tables (CSV) and plots (SVG) are kept, with
 the command.
@@ -37,11 +37,10 @@ def reproduce(report: str, words: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", choices=REPORTS)
-    parser.add_argument("words", nargs="*")
-    args = parser.parse_args()
-    for report in [args.only] if args.only else REPORTS:
-        reproduce(report, args.words)
+    parser.add_argument("words", nargs="+", help=f"which of {', '.join(REPORTS)}, and settings of every run")
+    words = parser.parse_args().words
+    for report in (word for word in words if word in REPORTS):
+        reproduce(report, [word for word in words if word not in REPORTS])
 
 
 if __name__ == "__main__":

@@ -62,7 +62,8 @@ def up(settings: dict[str, str], args) -> int:
         return 0
     for node in report["nodes"]:
         memory = node["memory_limit_bytes"] / 2**30
-        print(f"  {node['name']:12}{node['addresses'][0]:16}{node['cpu_limit_cores']:g} cores  {memory:.2f} GiB")
+        cores = f"{node['cpu_limit_cores']:g} core{'s'[: node['cpu_limit_cores'] != 1]}"
+        print(f"  {node['name']:12}{node['addresses'][0]:16}{cores}  {memory:.2f} GiB")
     for name, url in report["urls"].items():
         print(f"  {name:12}{url}")
     print(f"cluster {wanted.project} is up, limits read back from inside; {report['seconds']} s")

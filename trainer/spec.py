@@ -5,11 +5,11 @@ RunSpec.from_json(spec.to_json()) == spec
 """
 
 import json
-import math
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 
 from trainer.registry import COMPRESSORS, DATA, MODELS, SYNCS, Shape, default_data, image_shape
+from trainer.values import SpecError, convert, number, one_of, whole
 
 PRECISIONS = ("fp32", "bf16")
 GRANULARITIES = ("tensor", "bucket", "flat")
@@ -18,14 +18,6 @@ TOPOLOGIES = ("ring", "random")
 MAX_NODES = 16
 MAX_NPROC = 16
 DEFAULT_BATCH = 256
-
-
-class SpecError(ValueError):
-    """A value that cannot be run: which setting, what was given, what would do. str() is one line."""
-
-    def __init__(self, setting: str, value: object, hint: str):
-        self.setting, self.value, self.hint = setting, value, hint
-        super().__init__(f"{setting}={value}: {hint}")
 
 
 def setting(name: str, default, help: str):
@@ -72,46 +64,44 @@ class RunSpec:
     deadline_seconds: float = setting("DEADLINE", 30.0, "seconds within which a lost or silent rank ends the run")
 
     def __post_init__(self):
-        _one_of("SYNC", self.sync, SYNCS)
-        _one_of("MODEL", self.model, MODELS)
-        _one_of("DATA", self.data, DATA)
-        _one_of("PRECISION", self.precision, PRECISIONS)
-        _whole("NODES", self.nodes, 1, MAX_NODES)
-        _whole("NPROC", self.nproc, 1, MAX_NPROC)
-        _whole("BATCH", self.batch, 1)
+        one_of("SYNC", self.sync, SYNCS)
+        one_of("MODEL", self.model, MODELS)
+        one_of("DATA", self.data, DATA)
+        one_of("PRECISION", self.precision, PRECISIONS)
+        whole("NODES", self.nodes, 1, MAX_NODES)
+        whole("NPROC", self.nproc, 1, MAX_NPROC)
+        whole("BATCH", self.batch, 1)
         for name, value, allowed in (
             ("GRANULARITY", self.granularity, GRANULARITIES),
             ("COMPRESS", self.compress, COMPRESSORS),
             ("TRANSPORT", self.transport, TRANSPORTS),
             ("TOPOLOGY", self.topology, TOPOLOGIES),
         ):
-            _one_of(name, value, allowed)
+            one_of(name, value, allowed)
         for name, value in (("SYNC_BN", self.sync_bn), ("COLOCATED", self.colocated), ("EVALUATOR", self.evaluator)):
-            _whole(name, value, 0, 1)
-        _whole("TENSORBOARD", self.tensorboard, 0, 1)
-        _whole("SERVERS", self.servers, 1, MAX_NODES)
-        _whole("RANK", self.compress_rank, 1)
-        _whole("STALENESS", self.staleness, 0)
-        _whole("H", self.local_steps, 1)
-        _number("BUCKET_MB", self.bucket_mb, 0, strictly=True)
-        _number("RATIO", self.ratio, 0, strictly=True)
-        if self.ratio > 1:
-            raise SpecError("RATIO", self.ratio, "a number above 0 and at most 1")
-        _number("OUTER_LR", self.outer_lr, 0, strictly=True)
-        _number("OUTER_MOMENTUM", self.outer_momentum, 0, below=1)
-        _whole("SEED", self.seed, 0, 2**31 - 1)
-        _whole("EVERY", self.every_steps, 0)
-        _whole("EVALUATE", self.evaluate_steps, 0)
-        _number("LR", self.lr, 0, strictly=True)
-        _number("MOMENTUM", self.momentum, 0, below=1)
-        _number("WEIGHT_DECAY", self.weight_decay, 0)
-        _number("DEADLINE", self.deadline_seconds, 5)
+            whole(name, value, 0, 1)
+        whole("TENSORBOARD", self.tensorboard, 0, 1)
+        whole("SERVERS", self.servers, 1, MAX_NODES)
+        whole("RANK", self.compress_rank, 1)
+        whole("STALENESS", self.staleness, 0)
+        whole("H", self.local_steps, 1)
+        number("BUCKET_MB", self.bucket_mb, 0, strictly=True)
+        number("RATIO", self.ratio, 0, strictly=True, most=1)
+        number("OUTER_LR", self.outer_lr, 0, strictly=True)
+        number("OUTER_MOMENTUM", self.outer_momentum, 0, below=1)
+        whole("SEED", self.seed, 0, 2**31 - 1)
+        whole("EVERY", self.every_steps, 0)
+        whole("EVALUATE", self.evaluate_steps, 0)
+        number("LR", self.lr, 0, strictly=True)
+        number("MOMENTUM", self.momentum, 0, below=1)
+        number("WEIGHT_DECAY", self.weight_decay, 0)
+        number("DEADLINE", self.deadline_seconds, 5)
         if (self.steps is None) == (self.epochs is None):
             raise SpecError("EPOCHS", self.epochs, "give either STEPS or EPOCHS" + (", not both" if self.steps else ""))
         if self.steps is not None:
-            _whole("STEPS", self.steps, 1)
+            whole("STEPS", self.steps, 1)
         else:
-            _whole("EPOCHS", self.epochs, 1)
+            whole("EPOCHS", self.epochs, 1)
         if not SYNCS[self.sync].distributed and self.nodes != 1:
             raise SpecError("NODES", self.nodes, f"SYNC={self.sync} is one replica; leave NODES out or give 1")
         if not SYNCS[self.sync].distributed and self.nproc != 1:
@@ -222,7 +212,7 @@ class RunSpec:
         for name, text in settings.items():
             if name not in by_setting:
                 raise SpecError(name, text, unknown(name, by_setting))
-            values[by_setting[name].name] = _convert(name, text, by_setting[name].type)
+            values[by_setting[name].name] = convert(name, text, by_setting[name].type)
         return values
 
     def changed(self, values: dict) -> "RunSpec":
@@ -284,40 +274,6 @@ def unknown(name: str, known) -> str:
     """The hint for a setting that does not exist."""
     near = get_close_matches(name.upper(), list(known), n=1)
     return f"no such setting; did you mean {near[0]}?" if near else "no such setting; one of: " + ", ".join(known)
-
-
-def _one_of(name, value, allowed):
-    if value not in allowed:
-        raise SpecError(name, value, "one of: " + ", ".join(allowed))
-
-
-def _whole(name, value, low, high=None):
-    span = f"a whole number from {low}" + (f" to {high}" if high is not None else "")
-    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
-        raise SpecError(name, value, span)
-
-
-def _number(name, value, low, strictly=False, below=math.inf):
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not good or value < low or (strictly and value == low) or value >= below:
-        most = f" and below {below}" if below != math.inf else ""
-        raise SpecError(name, value, f"a number {'above' if strictly else 'from'} {low}{most}")
-
-
-def _convert(name, text, kind):
-    """Text to the field's type; what is not even a number raises SpecError here, ranges are checked when built."""
-    if kind is str:
-        return text
-    if name == "SHARES":
-        try:
-            return tuple(int(part) for part in text.split(","))
-        except ValueError:
-            raise SpecError(name, text, "whole numbers, one for each worker, as 2,1,1,1") from None
-    whole = kind is not float
-    try:
-        return int(text) if whole else float(text)
-    except ValueError:
-        raise SpecError(name, text, "a whole number" if whole else "a number") from None
 
 
 assert all(f.default is not MISSING for f in fields(RunSpec)), "every setting has a default"

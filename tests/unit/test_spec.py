@@ -114,6 +114,10 @@ def test_hogwild_is_two_workers_of_one_node_without_saying_so():
         ({"EVERY": "-1"}, "EVERY=-1: a whole number from 0"),
         ({"SYNC": "single", "NODES": "2"}, "NODES=2: SYNC=single is one replica; leave NODES out or give 1"),
         ({"SYNC": "all_reduce", "RATIO": "0.1"}, "RATIO=0.1: goes with COMPRESS=topk"),
+        ({"RATIO": "0"}, "RATIO=0.0: a number above 0 and at most 1"),
+        ({"RATIO": "1.1"}, "RATIO=1.1: a number above 0 and at most 1"),
+        ({"TENSORBOARD": "yes"}, "TENSORBOARD=yes: 0 or 1"),
+        ({"COLOCATED": "2"}, "COLOCATED=2: 0 or 1"),
         ({"SYNC": "ring", "COMPRESS": "zip"}, "COMPRESS=zip: one of: none, bf16, topk, powersgd"),
         (
             {"SYNC": "all_reduce", "GRANULARITY": "flat", "BUCKET_MB": "1"},
