@@ -3,7 +3,7 @@
 # need no quoting beyond what the user's own shell asks for.
 
 .DEFAULT_GOAL := help
-COMMANDS := images data runs report rm compare doctor clean logs show tensorboard prometheus-snapshot
+COMMANDS := images data runs report rm compare doctor clean logs show tensorboard prometheus-snapshot dashboards-check
 TRAINING := run sweep reproduce
 TARGETS := help $(TRAINING) test cluster-up cluster-down cluster-status torch lint $(COMMANDS)
 .PHONY: $(TARGETS)
@@ -64,6 +64,7 @@ report: ## write a run's report.html and report.md (RUN=latest)
 prometheus-snapshot: ## keep a run's raw series before the cluster goes (RUN=latest)
 rm: ## remove runs (RUN="id id")
 compare: ## runs or a sweep side by side (RUNS="id id" or SWEEP=name, GOAL=0.8)
+dashboards-check: ## ask every query of every dashboard, over a run's time (RUN=latest)
 doctor: ## check this machine and say what would fix it
 clean: ## remove what crashed runs left behind
 logs: ## what the cluster's services printed

@@ -39,6 +39,11 @@ COMMANDS = {
     "sweep": ("monitor.sweep:command", "every combination of some settings", "syncbed sweep SYNC=ddp,ring NODES=1,2,4"),
     "compare": ("monitor.compare:command", "runs or a sweep side by side", 'syncbed compare RUNS="id id" GOAL=0.8'),
     "reproduce": ("monitor.reproduce:command", "a report's runs, tables and verdicts", "syncbed reproduce REPORT=r1"),
+    "dashboards-check": (
+        "monitor.dashboards.check:command",
+        "ask every query of every dashboard",
+        "syncbed dashboards-check RUN=latest",
+    ),
     "doctor": ("monitor.doctor:command", "check this machine, say what would fix it", "syncbed doctor"),
     "clean": ("monitor.leftovers:clean", "remove what crashed runs left behind", "syncbed clean"),
 }

@@ -8,10 +8,10 @@ The data source and the dashboards have fixed uids, so that links and provisioni
 import json
 from pathlib import Path
 
-from monitor.dashboards import cluster
+from monitor.dashboards import cluster, compare, training
 
 FOLDER = Path(__file__).resolve().parents[2] / "grafana" / "dashboards"
-DASHBOARDS = {"cluster": cluster.build}  # file name: builder
+DASHBOARDS = {"cluster": cluster.build, "training": training.build, "compare": compare.build}  # file name: builder
 
 
 def render() -> dict[str, str]:

@@ -1,9 +1,10 @@
-"""The Cluster dashboard: what every node uses, against what it may use, and how far the training is."""
+"""The Cluster dashboard: what every node uses, against what it may use, and which alerts fire."""
 
-from monitor.dashboards.parts import dashboard, row, series, variable
+from monitor.dashboards.parts import HEIGHT, NODE, RATE, THIRD, WIDTH, dashboard, panel, row, series
 
-_NODE = '{node=~"$node"}'
-_RATE = "[$__rate_interval]"
+_THIRD = {"width": THIRD}
+_ALERTS = 'max by (alertname, severity, node, rank) (ALERTS{alertstate="firing"})'
+_COLOURS = {"mode": "fixed", "fixedColor": "red"}
 
 
 def build() -> dict:
@@ -11,18 +12,67 @@ def build() -> dict:
     return dashboard(
         "syncbed-cluster",
         "Cluster",
-        "CPU, memory and network of every node, and the training that runs on them.",
-        [row("CPU"), *_cpu(), row("Memory"), *_memory(), row("Network"), *_network(), row("Training"), *_training()],
-        [variable("node", "Node", "syncbed_node_info")],
+        "CPU, memory and network of every node, and the alerts that fire.",
+        [
+            row("Alerts"),
+            _alerts(),
+            _scraped(),
+            row("CPU"),
+            *_cpu(),
+            row("Memory"),
+            *_memory(),
+            row("Network"),
+            *_network(),
+            row("Processes"),
+            *_processes(),
+        ],
     )
 
 
 def _rate(metric: str, by: str = "node") -> str:
-    return f"sum by ({by}) (rate({metric}{_NODE}{_RATE}))"
+    return f"sum by ({by}) (rate({metric}{{{NODE}}}{RATE}))"
+
+
+def _alerts() -> dict:
+    made = panel(
+        "state-timeline",
+        "Alerts",
+        "Alerts that fire, and since when. What each means and what to do: Prometheus' page /alerts.",
+        "none",
+        {"{{severity}}: {{alertname}} {{node}} {{rank}}": _ALERTS},
+        empty="no alert fires",
+        width=WIDTH - THIRD,
+        height=HEIGHT - 2,
+    )
+    made["fieldConfig"]["defaults"] |= {"color": _COLOURS, "custom": {"fillOpacity": 80, "lineWidth": 0}}
+    firing = {"type": "value", "options": {"1": {"text": "fires", "index": 0}}}
+    made["fieldConfig"]["defaults"]["mappings"] = [firing]
+    made["options"] = {
+        "showValue": "never",
+        "mergeValues": True,
+        "alignValue": "left",
+        "rowHeight": 0.8,
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": False},
+        "tooltip": {"mode": "single", "sort": "none"},
+    }
+    return made
+
+
+def _scraped() -> dict:
+    return series(
+        "Scrapes",
+        "Share of the last minute's scrapes that each node answered; 1 is all.",
+        "percentunit",
+        {"{{node}}": f'avg by (node) (avg_over_time(up{{job="node", {NODE}}}[1m]))'},
+        min=0,
+        max=1,
+        width=THIRD,
+    ) | {"gridPos": {"w": THIRD, "h": HEIGHT - 2}}
 
 
 def _cpu() -> list[dict]:
-    throttled = _rate("syncbed_node_cpu_throttled_periods_total") + " / " + _rate("syncbed_node_cpu_periods_total")
+    throttled = _rate("syncbed_node_cpu_throttled_periods_total")
+    periods = _rate("syncbed_node_cpu_periods_total")
     return [
         series(
             "CPU",
@@ -30,18 +80,26 @@ def _cpu() -> list[dict]:
             "none",
             {
                 "{{node}}": _rate("syncbed_node_cpu_seconds_total"),
-                "{{node}} limit": "syncbed_node_cpu_limit_cores" + _NODE,
+                "{{node}} limit": f"max by (node) (syncbed_node_cpu_limit_cores{{{NODE}}})",
             },
             min=0,
             decimals=2,
         ),
         series(
+            "CPU of the limit",
+            "Share of its CPU limit that the node uses, over 10 s.",
+            "percentunit",
+            {"{{node}}": f"node:syncbed_node_cpu_utilisation:rate10s{{{NODE}}}"},
+            min=0,
+        ),
+        series(
             "CPU throttled",
             "Share of the quota's periods in which the node had used its CPU up and had to wait.",
             "percentunit",
-            {"{{node}}": throttled},
+            {"{{node}}": f"{throttled} / ({periods} > 0)"},
             min=0,
             max=1,
+            **_THIRD,
         ),
         series(
             "CPU throttled time",
@@ -49,6 +107,7 @@ def _cpu() -> list[dict]:
             "s",
             {"{{node}}": _rate("syncbed_node_cpu_throttled_seconds_total")},
             min=0,
+            **_THIRD,
         ),
         series(
             "CPU by mode",
@@ -57,62 +116,87 @@ def _cpu() -> list[dict]:
             {"{{node}} {{mode}}": _rate("syncbed_node_cpu_seconds_total", "node, mode")},
             min=0,
             decimals=2,
+            **_THIRD,
         ),
     ]
 
 
 def _memory() -> list[dict]:
+    def of_node(name: str) -> str:
+        return f"max by (node) (syncbed_node_memory_{name}_bytes{{{NODE}}})"
+
     return [
         series(
             "Memory",
             "Working set (usage minus inactive file cache) against the node's limit.",
             "bytes",
-            {
-                "{{node}}": "syncbed_node_memory_working_set_bytes" + _NODE,
-                "{{node}} limit": "syncbed_node_memory_limit_bytes" + _NODE,
-            },
+            {"{{node}}": of_node("working_set"), "{{node}} limit": of_node("limit")},
             min=0,
         ),
         series(
             "Memory with page cache",
             "Raw usage, page cache included, and its highest value since the node started.",
             "bytes",
-            {
-                "{{node}}": "syncbed_node_memory_usage_bytes" + _NODE,
-                "{{node}} peak": "syncbed_node_memory_peak_bytes" + _NODE,
-            },
+            {"{{node}}": of_node("usage"), "{{node}} peak": of_node("peak")},
             min=0,
+        ),
+        series(
+            "Memory of the limit",
+            "Share of its memory limit that the node's working set takes; at 1 the kernel kills.",
+            "percentunit",
+            {"{{node}}": f"node:syncbed_node_memory_utilisation:ratio{{{NODE}}}"},
+            min=0,
+            max=1,
+        ),
+        series(
+            "OOM kills",
+            "Processes that the memory limit has killed within the last 5 minutes.",
+            "none",
+            {"{{node}}": f"sum by (node) (increase(syncbed_node_oom_kills_total{{{NODE}}}[5m]))"},
+            min=0,
+            decimals=0,
         ),
     ]
 
 
 def _network() -> list[dict]:
-    def panel(title: str, unit: str, metric: str, description: str) -> dict:
-        return series(title, description, unit, {"{{node}}": _rate(f"syncbed_node_network_{metric}_total")}, min=0)
+    def rated(title: str, unit: str, metrics: dict[str, str], description: str) -> dict:
+        queries = {legend: _rate(f"syncbed_node_network_{metric}_total") for legend, metric in metrics.items()}
+        return series(title, description, unit, queries, min=0)
+
+    def one_way(title: str, unit: str, metric: str, description: str) -> dict:
+        return rated(title, unit, {"{{node}}": metric}, description)
+
+    def two_ways(title: str, counted: str, description: str) -> dict:
+        metrics = {"{{node}} received": f"receive_{counted}", "{{node}} sent": f"transmit_{counted}"}
+        return rated(title, "pps", metrics, description)
 
     return [
-        panel("Network sent", "Bps", "transmit_bytes", "Bytes per second that leave the node, headers included."),
-        panel("Network received", "Bps", "receive_bytes", "Bytes per second that reach the node, headers included."),
-        panel("Packets sent", "pps", "transmit_packets", "Packets per second that leave the node."),
-        panel("Packets received", "pps", "receive_packets", "Packets per second that reach the node."),
+        one_way("Network sent", "Bps", "transmit_bytes", "Bytes per second that leave the node, headers included."),
+        one_way("Network received", "Bps", "receive_bytes", "Bytes per second that reach the node, headers included."),
+        one_way("Packets sent", "pps", "transmit_packets", "Packets per second that leave the node."),
+        one_way("Packets received", "pps", "receive_packets", "Packets per second that reach the node."),
+        two_ways("Packet drops", "drops", "Packets per second that were dropped, on receipt and on sending."),
+        two_ways("Packet errors", "errors", "Packets per second with errors, on receipt and on sending."),
     ]
 
 
-def _training() -> list[dict]:
+def _processes() -> list[dict]:
     return [
         series(
-            "Step",
-            "Optimizer steps that each rank has taken in this run.",
+            "Processes",
+            "Processes in the node; the agent, its init and the ranks with their launchers.",
             "none",
-            {"{{node}} rank {{rank}}": f"max by (node, rank) (syncbed_training_step{_NODE})"},
+            {"{{node}}": f"max by (node) (syncbed_node_processes{{{NODE}}})"},
             min=0,
             decimals=0,
         ),
         series(
-            "Training loss",
-            "Loss of each rank's share of the batch, before the update.",
+            "Open files",
+            "File descriptors that the node's processes have open.",
             "none",
-            {"{{node}} rank {{rank}}": f"max by (node, rank) (syncbed_training_loss{_NODE})"},
-            decimals=3,
+            {"{{node}}": f"max by (node) (syncbed_node_open_files{{{NODE}}})"},
+            min=0,
+            decimals=0,
         ),
     ]

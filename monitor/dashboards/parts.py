@@ -1,33 +1,49 @@
-"""What dashboards are made of: a frame, rows and time series. Grafana's JSON model, v1 schema, nothing deprecated."""
+"""What dashboards are made of: a frame, rows and panels. Grafana's JSON model, v1 schema, nothing deprecated.
+
+A panel's queries are a dictionary of legend to PromQL. `$node` and `$run` in them are the dashboard's variables.
+"""
 
 SOURCE = {"type": "prometheus", "uid": "syncbed-prometheus"}
 SCHEMA_VERSION = 39  # Grafana 10.4; newer ones migrate it when they load it
-WIDTH, HALF, HEIGHT = 24, 12, 8  # in grid cells
+WIDTH, HALF, THIRD, HEIGHT = 24, 12, 8, 8  # in grid cells
+TAG = "syncbed"  # of every dashboard; the links between them follow it
+MAY_BE_EMPTY = "May be empty: "  # in a panel's description, before the reason; `syncbed dashboards-check` reads it too
+NODE = 'node=~"$node"'
+RATE = "[$__rate_interval]"
+OF_RUN = (
+    'and on () syncbed_training_run_info{run=~"$run"}'  # only while a chosen run goes on; never an error, as a join is
+)
+RUN_INFO = "syncbed_training_run_info"
 
 
-def dashboard(uid: str, title: str, description: str, panels: list[dict], variables: list[dict]) -> dict:
-    """A whole dashboard that refreshes with every scrape and shows the last 15 minutes."""
+def dashboard(
+    uid: str, title: str, description: str, panels: list[dict], since: str = "now-15m", refresh: str = "5s"
+) -> dict:
+    """A whole dashboard, which refreshes by itself; with runs and nodes to choose from, and runs as annotations."""
     return {
         "uid": uid,
         "title": title,
         "description": description,
-        "tags": ["syncbed"],
+        "tags": [TAG],
         "schemaVersion": SCHEMA_VERSION,
         "editable": True,
         "graphTooltip": 1,  # one cross-hair over all panels: what happened at the same moment
-        "refresh": "1s",
-        "time": {"from": "now-15m", "to": "now"},
+        "refresh": refresh,
+        "time": {"from": since, "to": "now"},
         "timepicker": {"refresh_intervals": ["1s", "5s", "30s", "1m"]},
         "timezone": "browser",
-        "annotations": {"list": []},
-        "links": [],
-        "templating": {"list": variables},
+        "annotations": {"list": [_runs()]},
+        "links": [_links()],
+        "templating": {"list": [variable("run", "Run", RUN_INFO, 2), variable("node", "Node", "syncbed_node_info", 7)]},
         "panels": _placed(panels),
     }
 
 
-def variable(name: str, label: str, metric: str) -> dict:
-    """A choice of label values of a metric: several may be picked, all of them at first."""
+def variable(name: str, label: str, metric: str, sort: int) -> dict:
+    """A choice of label values of a metric: several may be picked, all of them at first.
+
+    `sort`: Grafana's number of an order: 2 from Z to A, the latest run first; 7 natural, trainer-2 before trainer-10.
+    """
     query = f"label_values({metric}, {name})"
     return {
         "type": "query",
@@ -36,10 +52,11 @@ def variable(name: str, label: str, metric: str) -> dict:
         "datasource": SOURCE,
         "query": {"query": query, "refId": name},
         "definition": query,
-        "refresh": 2,  # when the time range changes: nodes come and go with the cluster
-        "sort": 7,  # natural: trainer-2 before trainer-10
+        "refresh": 2,  # when the time range changes: nodes and runs come and go
+        "sort": sort,
         "multi": True,
         "includeAll": True,
+        "allValue": ".*",
         "current": {"text": ["All"], "value": ["$__all"]},
         "options": [],
     }
@@ -50,51 +67,113 @@ def row(title: str) -> dict:
     return {"type": "row", "title": title, "collapsed": False, "panels": [], "gridPos": {"w": WIDTH, "h": 1}}
 
 
-def series(title: str, description: str, unit: str, queries: dict[str, str], **defaults) -> dict:
-    """A time series; `queries` is legend to PromQL. A legend that contains "limit" is drawn as a dashed line."""
-    common = {"datasource": SOURCE, "range": True, "interval": "1s"}  # the scrape interval: rates over 4 s, no less
-    targets = [
-        {"refId": chr(ord("A") + i), "expr": expr, "legendFormat": legend, **common}
-        for i, (legend, expr) in enumerate(queries.items())
-    ]
+def series(
+    title: str,
+    description: str,
+    unit: str,
+    queries: dict[str, str],
+    *,
+    empty: str = "",
+    stacked: bool = False,
+    width: int = HALF,
+    **defaults,
+) -> dict:
+    """A time series. A legend that contains "limit" or "formula" is drawn as a dashed line.
+
+    `empty`: when it has no data although all is well. Without it, no data is a fault.
+    """
     dashed = {
-        "matcher": {"id": "byRegexp", "options": ".*limit.*"},
+        "matcher": {"id": "byRegexp", "options": ".*(limit|formula).*"},
         "properties": [
             {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [6, 6]}},
             {"id": "custom.fillOpacity", "value": 0},
         ],
     }
     custom = {"drawStyle": "line", "lineWidth": 1, "fillOpacity": 8, "showPoints": "never", "spanNulls": False}
+    if stacked:
+        custom |= {"fillOpacity": 60, "stacking": {"mode": "normal", "group": "A"}}
+    made = panel("timeseries", title, description, unit, queries, empty=empty, width=width)
+    made["fieldConfig"]["defaults"] |= {"custom": custom, **defaults}
+    made["fieldConfig"]["overrides"] = [dashed]
+    made["options"] = {"legend": LEGEND, "tooltip": {"mode": "multi", "sort": "desc"}}
+    return made
+
+
+LEGEND = {"displayMode": "table", "placement": "bottom", "showLegend": True, "calcs": ["lastNotNull", "max"]}
+
+
+def panel(
+    kind: str,
+    title: str,
+    description: str,
+    unit: str,
+    queries: dict[str, str],
+    *,
+    empty: str = "",
+    width: int = HALF,
+    height: int = HEIGHT,
+    form: str = "time_series",
+    instant: bool = False,
+) -> dict:
+    """A panel of any kind, without options.
+
+    `form`: time_series, table or heatmap. `instant`: one value, as of the end of the time range, instead of a curve.
+    """
+    common = {"datasource": SOURCE, "format": form, "range": not instant, "instant": instant, "interval": "1s"}
     return {
-        "type": "timeseries",
+        "type": kind,
         "title": title,
-        "description": description,
+        "description": f"{description} {MAY_BE_EMPTY}{empty}." if empty else description,
         "datasource": SOURCE,
-        "targets": targets,
-        "fieldConfig": {"defaults": {"unit": unit, "custom": custom, **defaults}, "overrides": [dashed]},
-        "options": {
-            "legend": {
-                "displayMode": "table",
-                "placement": "bottom",
-                "showLegend": True,
-                "calcs": ["lastNotNull", "max"],
-            },
-            "tooltip": {"mode": "multi", "sort": "desc"},
+        "targets": [
+            {"refId": chr(ord("A") + i), "expr": expr, "legendFormat": legend, **common}
+            for i, (legend, expr) in enumerate(queries.items())
+        ],
+        "fieldConfig": {
+            "defaults": {"unit": unit, **({"noValue": "nothing: " + empty} if empty else {})},
+            "overrides": [],
         },
-        "gridPos": {"w": HALF, "h": HEIGHT},
+        "options": {},
+        "gridPos": {"w": width, "h": height},
     }
+
+
+def _runs() -> dict:
+    """Every run as a coloured stretch of time, from its start to its end, with what it was.
+
+    The query stands there twice: Grafana reads it from `target`, older versions from the annotation itself.
+    """
+    query = {"expr": RUN_INFO + '{run=~"$run"}', "interval": "1s"}
+    return {
+        "name": "Runs",
+        "datasource": SOURCE,
+        "enable": True,
+        "hide": False,
+        "iconColor": "blue",
+        "target": {"refId": "Anno", "datasource": SOURCE, "range": True, "instant": False, **query},
+        "expr": query["expr"],
+        "step": query["interval"],
+        "titleFormat": "{{run}}",
+        "textFormat": "{{sync}}, {{model}} on {{data}}, {{nodes}} nodes, {{precision}}",
+        "tagKeys": "sync,model",
+        "useValueForTime": False,
+    }
+
+
+def _links() -> dict:
+    """The other dashboards, with the same time, run and nodes."""
+    common = {"icon": "external link", "tooltip": "", "targetBlank": False, "asDropdown": False, "url": ""}
+    return {"type": "dashboards", "title": "", "tags": [TAG], "includeVars": True, "keepTime": True, **common}
 
 
 def _placed(panels: list[dict]) -> list[dict]:
     """Give every panel an id and a place, left to right and downwards."""
-    x = y = 0
+    x = y = high = 0
     placed = []
-    for number, panel in enumerate(panels, 1):
-        size = panel["gridPos"]
+    for number, one in enumerate(panels, 1):
+        size = one["gridPos"]
         if x + size["w"] > WIDTH:
-            x, y = 0, y + HEIGHT
-        placed.append({**panel, "id": number, "gridPos": {"x": x, "y": y, **size}})
-        x += size["w"]
-        if panel["type"] == "row":
-            x, y = 0, y + 1
+            x, y, high = 0, y + high, 0
+        placed.append({**one, "id": number, "gridPos": {"x": x, "y": y, **size}})
+        x, high = x + size["w"], max(high, size["h"])
     return placed

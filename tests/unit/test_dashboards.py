@@ -2,45 +2,35 @@
 
 import json
 import re
-import shutil
-import subprocess
 
 import pytest
 from agent_scrape import get as scrape
-from agent_scrape import rank, samples, serving
-from test_agent import documented
+from agent_scrape import rank, serving
+from promql import known, labels, metrics, promtool
 
 from monitor.dashboards import FOLDER, render
+from monitor.dashboards.check import Window, queries
+from monitor.dashboards.parts import MAY_BE_EMPTY
 
 BOARDS = {name: json.loads(text) for name, text in render().items()}
+UIDS = {"cluster.json": "syncbed-cluster", "training.json": "syncbed-training", "compare.json": "syncbed-compare"}
 DATA_SOURCE = {"type": "prometheus", "uid": "syncbed-prometheus"}
-PANEL_TYPES = {"timeseries", "stat", "table", "gauge", "bargauge", "barchart", "heatmap", "histogram", "text", "row"}
+PANEL_TYPES = {"timeseries", "state-timeline", "heatmap", "bargauge", "trend"}  # none of graph, singlestat, table-old
 UNITS = {"none", "percentunit", "s", "bytes", "Bps", "pps"}  # ids of Grafana's unit list
-METRIC = re.compile(r"\bsyncbed_\w+")
+QUERIES = [pytest.param(query, id=f"{query.dashboard}: {query.panel}: {query.legend}") for query in queries()]
+RUN = Window("20260101-000000-ddp-vgg11-4n-a.b", 1000.0, 1600.0)
 
 
 def panels(board):
     return [panel for panel in board["panels"] if panel["type"] != "row"]
 
 
-def targets():
+def all_panels():
     return [
-        pytest.param(target, id=f"{board['title']}: {panel['title']}: {target['legendFormat']}")
+        pytest.param(panel, id=f"{board['title']}: {panel['title']}")
         for board in BOARDS.values()
         for panel in panels(board)
-        for target in panel["targets"]
     ]
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory) -> dict[str, set[str]]:
-    """Metric to its labels, as an agent of a limited container with a rank exports them."""
-    labels: dict[str, set[str]] = {}
-    folder = tmp_path_factory.mktemp("metrics")
-    with rank(folder), serving("cgroup-v2/container", folder) as port:
-        for name, pairs in samples(scrape(port)[2]):
-            labels.setdefault(name, set()).update(label for label, _ in pairs)
-    return labels
 
 
 def test_committed_files_are_what_the_code_makes():
@@ -48,57 +38,81 @@ def test_committed_files_are_what_the_code_makes():
     assert committed == render(), "run `python -m monitor.dashboards` and commit what it writes"
 
 
-@pytest.mark.parametrize("target", targets())
-def test_every_metric_and_label_of_a_query_exists(target, exported):
-    names = set(METRIC.findall(target["expr"]))
-    assert names
-    assert names <= documented().keys()
-    assert names <= exported.keys()
-    known = {"node", *(label for name in names for label in exported[name])}
-    used = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", target["expr"]))
-    for group in re.findall(r"by \(([^)]*)\)", target["expr"]):
-        used |= set(re.split(r",\s*", group))
-    assert used <= known
-    by = re.search(r"by \(([^)]*)\)", target["expr"])
-    if by:  # a label that the legend shows must survive the aggregation
-        assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) == set(re.split(r",\s*", by[1]))
+@pytest.mark.parametrize("query", QUERIES)
+def test_every_metric_and_label_of_a_query_exists(query):
+    named = metrics(query.expression)
+    assert named and named <= known().keys(), named - known().keys()
+    exist = {label for name in named for label in known()[name][1]} | set(
+        re.findall(r'count_values.*?"(\w+)"', query.expression)
+    )
+    used = labels(query.expression) | set(re.findall(r"{{(\w+)}}", query.legend))
+    assert used <= exist, used - exist
 
 
-@pytest.mark.parametrize("target", targets())
-def test_counters_are_shown_as_rates_and_gauges_are_not(target):
-    for name in METRIC.findall(target["expr"]):
-        rated = f"rate({name}" in target["expr"]
-        assert rated == (documented()[name][0] == "counter"), name
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_label_of_a_legend_survives_the_aggregation(query):
+    outer = re.match(r"(?:sum|max|avg) by \(([^)]*)\) ", query.expression)
+    if outer:
+        assert set(re.findall(r"{{(\w+)}}", query.legend)) == set(re.split(r",\s*", outer[1]))
 
 
-@pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
-def test_frame(board):
-    assert board["uid"].startswith("syncbed-")
-    assert "__inputs" not in board
+@pytest.mark.parametrize("query", QUERIES)
+def test_rates_are_of_counters_and_of_nothing_else(query):
+    for name in metrics(query.expression):
+        rated = re.search(rf"(?:rate|increase)\({name}\b", query.expression)
+        assert not rated or known()[name][0] == "counter", name
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_counters_since_the_start_are_of_the_run_never_of_the_node(query):
+    """A rank's counters begin with its run: their value is a figure of the run. A node's begin with its container."""
+    for name in metrics(query.expression):
+        if known()[name][0] == "counter" and not re.search(rf"(?:rate|increase)\({name}\b", query.expression):
+            assert name.startswith("syncbed_training_"), name
+
+
+@pytest.mark.parametrize("file", BOARDS)
+def test_frame(file):
+    board = BOARDS[file]
+    assert board["uid"] == UIDS[file]
+    assert board["schemaVersion"] >= 39
+    assert "__inputs" not in board and "__requires" not in board
     assert "id" not in board  # Grafana gives its own
-    assert [v["name"] for v in board["templating"]["list"]] == ["node"]
-    for v in board["templating"]["list"]:
-        assert v["datasource"] == DATA_SOURCE
-        assert set(METRIC.findall(v["definition"])) <= documented().keys()
+    assert [v["name"] for v in board["templating"]["list"]] == ["run", "node"]
+    assert all(v["datasource"] == DATA_SOURCE and v["multi"] and v["includeAll"] for v in board["templating"]["list"])
+    (link,) = board["links"]
+    assert link["type"] == "dashboards" and set(link["tags"]) <= set(board["tags"])
+    assert link["includeVars"] and link["keepTime"], "what was chosen goes along"
+    (runs,) = board["annotations"]["list"]
+    assert runs["datasource"] == DATA_SOURCE and runs["enable"]
+    assert runs["expr"] == runs["target"]["expr"] == 'syncbed_training_run_info{run=~"$run"}'
 
 
-def test_the_cluster_dashboard_has_its_uid():
-    assert BOARDS["cluster.json"]["uid"] == "syncbed-cluster"
+def test_there_is_a_uid_for_each():
+    assert BOARDS.keys() == UIDS.keys()
+    assert len({board["uid"] for board in BOARDS.values()}) == len(BOARDS)
+
+
+@pytest.mark.parametrize("panel", all_panels())
+def test_panel(panel):
+    assert panel["type"] in PANEL_TYPES
+    assert panel["datasource"] == DATA_SOURCE
+    assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
+    what, _, empty = panel["description"].partition(MAY_BE_EMPTY)
+    assert what.strip().endswith(".")
+    assert not empty or panel["fieldConfig"]["defaults"]["noValue"] == "nothing: " + empty.rstrip(".")
+    references = [target["refId"] for target in panel["targets"]]
+    assert references and len(set(references)) == len(references)
+    for target in panel["targets"]:
+        assert target["datasource"] == DATA_SOURCE
+        assert target["legendFormat"]
+        assert target["range"] != target["instant"]
+        assert panel["type"] == "state-timeline" or "$node" in target["expr"] or "$run" in target["expr"]
+    assert panel["options"].get("legend") or panel["type"] == "bargauge", "its bars carry the legend"
 
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
-def test_panels(board):
-    for panel in panels(board):
-        assert panel["type"] in PANEL_TYPES, panel["title"]
-        assert panel["datasource"] == DATA_SOURCE
-        assert panel["description"].endswith(".")
-        assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
-        references = [target["refId"] for target in panel["targets"]]
-        assert len(set(references)) == len(references)
-        for target in panel["targets"]:
-            assert target["datasource"] == DATA_SOURCE
-            assert "{{node}}" in target["legendFormat"]
-            assert "$node" in target["expr"]
+def test_titles_and_numbers_of_panels_are_unique(board):
     titles = [panel["title"] for panel in panels(board)]
     assert len(set(titles)) == len(titles)
     identities = [panel["id"] for panel in board["panels"]]
@@ -120,18 +134,41 @@ def test_panels_lie_on_the_grid_without_overlap(board):
         taken |= cells
 
 
-@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed here")
+@pytest.mark.parametrize("board", [BOARDS["compare.json"]], ids=["compare"])
+def test_curves_by_step_have_the_column_that_the_transformations_make(board):
+    curves = [panel for panel in panels(board) if panel["type"] == "trend"]
+    assert len(curves) >= 3
+    for panel in curves:
+        matrix, convert, sort = panel["transformations"]
+        assert matrix["id"] == "groupingToMatrix"
+        column = matrix["options"]["rowField"] + "\\" + matrix["options"]["columnField"]
+        assert convert["options"]["conversions"] == [{"targetField": column, "destinationType": "number"}]
+        assert sort["options"]["sort"] == [{"field": column, "desc": False}], "Grafana wants x ascending"
+        assert panel["options"]["xField"] == column
+        (target,) = panel["targets"]
+        assert target["format"] == "table" and target["instant"]
+
+
+def test_variables_are_filled_in_as_grafana_does():
+    assert RUN.fill('a{run=~"$run"}') == r'a{run=~"20260101\\-000000\\-ddp\\-vgg11\\-4n\\-a\\.b"}'
+    assert RUN.fill('rate(a{node=~"$node"}[$__rate_interval])') == 'rate(a{node=~".*"}[4s])'
+    assert RUN.fill("a[$__range:$__interval]") == "a[600s:1s]"
+    long = Window("r", 0.0, 36000.0)
+    assert long.fill("a[$__range:$__interval] b[$__rate_interval]") == "a[36000s:36s] b[37s]"
+
+
 def test_promtool_parses_every_query(tmp_path):
-    queries = [target.values[0]["expr"].replace("$__rate_interval", "4s") for target in targets()]
-    rules = [{"record": f"query:{i}", "expr": query} for i, query in enumerate(queries)]
+    expressions = [RUN.fill(query.values[0].expression) for query in QUERIES]
+    rules = [{"record": f"query:{i}", "expr": expression} for i, expression in enumerate(expressions)]
     file = tmp_path / "rules.json"  # JSON is YAML
     file.write_text(json.dumps({"groups": [{"name": "dashboards", "rules": rules}]}))
-    subprocess.run(["promtool", "check", "rules", str(file)], check=True, capture_output=True)
+    done = promtool("check", "rules", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(expressions)} rules found" in done.stdout
 
 
-@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed here")
 def test_promtool_finds_no_fault_in_a_scrape(tmp_path):
     with rank(tmp_path), serving("cgroup-v2/container", tmp_path) as port:
         text = scrape(port)[2]
-    check = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, capture_output=True)
-    assert (check.returncode, check.stdout, check.stderr) == (0, "", "")
+    done = promtool("check", "metrics", text=text)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

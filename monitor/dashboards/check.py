@@ -1,0 +1,181 @@
+"""`syncbed dashboards-check`: every query of every dashboard, its variables filled in, asked of the real Prometheus.
+
+Grafana asks what stands in the panels; this asks the same without it, over the time of a run, and says what came back.
+A query without data is a fault, unless its panel says when it may be empty (`empty=` in monitor/dashboards).
+"""
+
+import json
+import math
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from rich.table import Table
+
+from monitor import cluster, engine, prometheus, summary
+from monitor.cluster_settings import project
+from monitor.dashboards import DASHBOARDS
+from monitor.dashboards.parts import MAY_BE_EMPTY, RUN_INFO
+from monitor.errors import RunFailed, UserError, refuse_unknown
+
+SETTINGS = {
+    "RUN": "the run whose time is looked at: an id, or latest, which is the default",
+    "PROJECT": "name of the cluster; default: syncbed",
+}
+_LOOK_BACK = "12h"  # what Prometheus keeps
+_MOST_POINTS = 1000  # of a curve, as Grafana asks for one as wide as a screen
+
+
+@dataclass(frozen=True)
+class Window:
+    """A run's time, in Unix seconds: while Prometheus saw it."""
+
+    run: str
+    start: float
+    end: float
+
+    @property
+    def step_seconds(self) -> int:
+        """Between two points of a curve."""
+        return max(1, math.ceil((self.end - self.start) / _MOST_POINTS))
+
+    def fill(self, query: str) -> str:
+        """A query as Grafana sends it: this run chosen, all nodes, this time."""
+        values = {
+            "__rate_interval": f"{max(4, self.step_seconds + 1)}s",  # of a scrape interval of 1 s
+            "__interval": f"{self.step_seconds}s",
+            "__range": f"{max(1, math.ceil(self.end - self.start))}s",
+            "run": re.escape(self.run).replace("\\", "\\\\"),
+            "node": ".*",
+        }
+        return re.sub(r"\$(\w+)", lambda match: values[match[1]], query)
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query of a dashboard. `empty`: why it may be without data; "" where it may not."""
+
+    dashboard: str
+    panel: str
+    legend: str
+    expression: str
+    instant: bool
+    empty: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back: the number of series with data, and the last value of one that goes on to the end."""
+
+    query: Query
+    series: int
+    last: float | None
+
+    @property
+    def missing(self) -> bool:
+        """No data, and nothing that excuses it."""
+        return not self.series and not self.query.empty
+
+
+def command(settings: dict[str, str], args) -> int:
+    """CLI `dashboards-check`. 0: every query has data, or may be without. RunFailed names the panels that lack it."""
+    refuse_unknown(settings, SETTINGS)
+    name = project(settings)
+    client = engine.connect()
+    with engine.guard():
+        url = cluster.urls(client, name).get("prometheus")
+    if url is None:
+        raise UserError(f"no Prometheus runs in cluster {name}: make cluster-up starts one")
+    try:
+        window = find(url, settings.get("RUN", "latest"))
+        answers = [ask(url, query, window) for query in queries()]
+    except prometheus.NotAnswering as error:
+        raise RunFailed(f"Prometheus at {url}: {error}") from None
+    if args.json:
+        print(json.dumps({**asdict(window), "queries": [asdict(a.query) | _found(a) for a in answers]}))
+    else:
+        _show(answers, window)
+    lacking = dict.fromkeys(f"{a.query.dashboard} / {a.query.panel}" for a in answers if a.missing)
+    if lacking:
+        raise RunFailed(f"no data for run {window.run} in: {', '.join(lacking)}")
+    return 0
+
+
+def find(url: str, run: str) -> Window:
+    """The time of a run, or of the latest. Raises UserError when Prometheus knows no such run, NotAnswering."""
+    runs = windows(url)
+    if not runs:
+        raise UserError("Prometheus has seen no run yet: make run SYNC=ddp STEPS=100 is one")
+    if run == "latest":
+        return runs[max(runs, key=lambda name: runs[name].end)]
+    if run not in runs:
+        raise UserError(f"RUN={run}: Prometheus knows no such run; the latest are {', '.join(sorted(runs)[-3:])}")
+    return runs[run]
+
+
+def windows(url: str) -> dict[str, Window]:
+    """Every run that Prometheus has seen, by its id. Raises NotAnswering."""
+    seen = f"timestamp({RUN_INFO})[{_LOOK_BACK}:1s]"
+    first, last = (
+        {series["metric"]["run"]: float(series["value"][1]) for series in prometheus.query(url, expression)}
+        for expression in (f"min by (run) (min_over_time({seen}))", f"max by (run) (max_over_time({seen}))")
+    )
+    return {run: Window(run, first[run], last[run]) for run in first.keys() & last.keys()}
+
+
+def queries() -> Iterator[Query]:
+    """Every query of every dashboard, those of annotations and variables included, as the dashboards' code has them."""
+    for build in DASHBOARDS.values():
+        board = build()
+        for variable in board["templating"]["list"]:
+            (metric,) = re.findall(r"^label_values\((\w+), \w+\)$", variable["definition"])
+            yield Query(board["title"], f"variable {variable['name']}", variable["name"], metric, False, "")
+        for note in board["annotations"]["list"]:
+            yield Query(board["title"], f"annotation {note['name']}", note["titleFormat"], note["expr"], False, "")
+        for panel in board["panels"]:
+            _, _, empty = panel.get("description", "").partition(MAY_BE_EMPTY)
+            for target in panel.get("targets", ()):
+                legend, expression, instant = (target[key] for key in ("legendFormat", "expr", "instant"))
+                yield Query(board["title"], panel["title"], legend, expression, instant, empty)
+
+
+def ask(url: str, query: Query, window: Window) -> Answer:
+    """Ask it as Grafana would. Raises NotAnswering, which names the query when Prometheus refuses it."""
+    try:
+        found = results(url, query, window)
+    except prometheus.NotAnswering as error:
+        raise prometheus.NotAnswering(f"{query.dashboard} / {query.panel}: {error}") from None
+    points = [[value for value in values if math.isfinite(value[1])] for _, values in found]
+    ends = [values[-1] for values in points if values]
+    return Answer(query, len(ends), max(ends, key=lambda end: end[0])[1] if ends else None)
+
+
+def results(url: str, query: Query, window: Window) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
+    """(labels, [(Unix seconds, value)]) of each series that the query has in the window. Raises NotAnswering."""
+    expression = window.fill(query.expression)
+    if not query.instant:  # all points of the window at once
+        expression = f"({expression})[{window.fill('$__range')}:{window.fill('$__interval')}]"
+    return [
+        (series["metric"], [(float(t), float(v)) for t, v in series.get("values") or [series["value"]]])
+        for series in prometheus.query(url, expression, window.end)
+    ]
+
+
+def _found(answer: Answer) -> dict:
+    return {"series": answer.series, "last": answer.last, "missing": answer.missing}
+
+
+def _show(answers: list[Answer], window: Window) -> None:
+    say = summary.console(stderr=False)
+    seconds = window.end - window.start
+    when = time.strftime("%H:%M:%S", time.localtime(window.start))
+    say.print(f"run {window.run}, {seconds:.0f} s from {when}", highlight=False)
+    table = Table("dashboard", "panel", "query", box=None, header_style="bold", pad_edge=False)
+    table.add_column("series", justify="right")
+    table.add_column("last value", justify="right")
+    for answer in answers:
+        query = answer.query
+        last = f"{answer.last:.6g}" if answer.last is not None else f"none: {query.empty}" if query.empty else "NO DATA"
+        table.add_row(query.dashboard, query.panel, query.legend, str(answer.series), last)
+    say.print(table)
