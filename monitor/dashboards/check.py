@@ -174,8 +174,10 @@ def _show(answers: list[Answer], window: Window) -> None:
     table = Table("dashboard", "panel", "query", box=None, header_style="bold", pad_edge=False)
     table.add_column("series", justify="right")
     table.add_column("last value", justify="right")
+    table.add_column("")
     for answer in answers:
         query = answer.query
-        last = f"{answer.last:.6g}" if answer.last is not None else f"none: {query.empty}" if query.empty else "NO DATA"
-        table.add_row(query.dashboard, query.panel, query.legend, str(answer.series), last)
+        last = "-" if answer.last is None else f"{answer.last:.6g}"
+        why = "NO DATA" if answer.missing else "" if answer.series else f"none: {query.empty.rstrip('.')}"
+        table.add_row(query.dashboard, query.panel, query.legend, str(answer.series), last, why)
     say.print(table)

@@ -129,6 +129,6 @@ def _whole() -> list[dict]:
             "By rank 0, mean over the run.",
             "bytes",
             f"max by (node) ({sent})",
-            empty="one rank alone sends nothing",
+            empty="one rank alone",
         ),
     ]

@@ -130,7 +130,7 @@ def panel(
             for i, (legend, expr) in enumerate(queries.items())
         ],
         "fieldConfig": {
-            "defaults": {"unit": unit, **({"noValue": "nothing: " + empty} if empty else {})},
+            "defaults": {"unit": unit, **({"noValue": "no data: " + empty} if empty else {})},
             "overrides": [],
         },
         "options": {},

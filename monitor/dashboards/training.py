@@ -4,7 +4,7 @@ from monitor.dashboards.parts import NODE, OF_RUN, RATE, THIRD, dashboard, panel
 
 _PHASES = ("data", "forward", "backward", "sync", "optimizer")  # in the order of a step, as they are stacked
 _RANK = "rank {{rank}}"
-_ONE_RANK = "one rank alone sends nothing"
+_ONE_RANK = "one rank alone"
 
 
 def build() -> dict:
@@ -132,7 +132,7 @@ def _traffic() -> list[dict]:
                 _RANK: _of_rank("rank:syncbed_training_bytes_per_step:mean1m", selector),
                 _RANK + " formula": _of_rank("syncbed_training_expected_bytes", selector),
             },
-            empty=f"{_ONE_RANK}, and not every strategy has a formula of each step",
+            empty="one rank alone, or no formula",
             min=0,
         )
 
@@ -168,7 +168,7 @@ def _traffic() -> list[dict]:
                 _RANK: f"sum by (rank) (syncbed_training_staleness_sum{{{NODE}}})"
                 f" / (sum by (rank) (syncbed_training_staleness_count{{{NODE}}}) > 0) {OF_RUN}"
             },
-            empty="only parameter servers (SYNC=ps_sync, ps_async) make for staleness",
+            empty="no parameter servers",
             min=0,
             decimals=2,
         ),

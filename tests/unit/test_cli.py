@@ -125,6 +125,7 @@ TAKES = {
     "compare": ["RUNS", "SWEEP", "GOAL"],
     "sweep": ["SYNC", "REPEATS", "NAME"],
     "reproduce": ["REPORT", "SCALE", "REPEATS"],
+    "dashboards-check": ["RUN", "PROJECT"],
     "tensorboard": ["PORT", "RUNS_DIR"],
     "prometheus-snapshot": ["RUNS_DIR", "PROJECT"],
 }

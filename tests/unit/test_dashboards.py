@@ -100,7 +100,7 @@ def test_panel(panel):
     assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
     what, _, empty = panel["description"].partition(MAY_BE_EMPTY)
     assert what.strip().endswith(".")
-    assert not empty or panel["fieldConfig"]["defaults"]["noValue"] == "nothing: " + empty.rstrip(".")
+    assert not empty or panel["fieldConfig"]["defaults"]["noValue"] == "no data: " + empty.rstrip(".")
     references = [target["refId"] for target in panel["targets"]]
     assert references and len(set(references)) == len(references)
     for target in panel["targets"]:
