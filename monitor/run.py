@@ -109,6 +109,8 @@ def run(settings: dict[str, str], say: Console, began: float, stop: Stop) -> dic
     stop.running()
     recorder = Recorder(place, spec, prepared, runs, say, began, stop, source)
     recorder.warnings += warnings
+    if url := place.watch(recorder.job.run_id):
+        say.print(f"watch: {url}", highlight=False)
     return recorder.follow()
 
 

@@ -7,6 +7,7 @@ The data source and the dashboards have fixed uids, so that links and provisioni
 
 import json
 from pathlib import Path
+from urllib.parse import urlencode
 
 from monitor.dashboards import cluster, compare, training
 
@@ -17,6 +18,12 @@ DASHBOARDS = {"cluster": cluster.build, "training": training.build, "compare": c
 def render() -> dict[str, str]:
     """File name to JSON text of every dashboard."""
     return {f"{name}.json": json.dumps(build(), indent=2) + "\n" for name, build in DASHBOARDS.items()}
+
+
+def training_url(grafana: str, run_id: str, since: float) -> str:
+    """The Training dashboard of a Grafana, showing one run from a moment (Unix seconds) to now."""
+    words = {"var-run": run_id, "from": round(1000 * since), "to": "now"}
+    return f"{grafana}/d/{training.UID}?{urlencode(words)}"
 
 
 def write(folder: Path = FOLDER) -> list[Path]:

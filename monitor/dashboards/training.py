@@ -2,6 +2,7 @@
 
 from monitor.dashboards.parts import NODE, OF_RUN, RATE, THIRD, dashboard, panel, row, series
 
+UID = "syncbed-training"
 _PHASES = ("data", "forward", "backward", "sync", "optimizer")  # in the order of a step, as they are stacked
 _RANK = "rank {{rank}}"
 _ONE_RANK = "one rank alone"
@@ -10,7 +11,7 @@ _ONE_RANK = "one rank alone"
 def build() -> dict:
     """The dashboard's JSON model."""
     return dashboard(
-        "syncbed-training",
+        UID,
         "Training",
         "The run that is on: loss, accuracy, speed, where a step's time goes, and the bytes it sends.",
         [row("Progress"), *_progress(), row("Step"), *_step(), row("Synchronisation"), *_traffic()],

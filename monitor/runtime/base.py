@@ -85,6 +85,10 @@ class Runtime(ABC):
     def note(self, spec: RunSpec) -> str:
         """What the user is told of where the run takes place."""
 
+    def watch(self, run_id: str) -> str | None:
+        """The URL at which a run that begins now can be watched; None where there is none. Never raises."""
+        return None
+
     @abstractmethod
     def preflight(self, spec: RunSpec) -> None:
         """Check every node that the run needs. Raises UserError with the one thing to mend."""

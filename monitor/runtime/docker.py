@@ -9,12 +9,14 @@ import shutil
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from queue import Queue
 
-from monitor import cluster_settings, engine, prometheus
+from monitor import cluster, cluster_settings, dashboards, engine, prometheus
 from monitor.errors import Busy, NoEngine, RunFailed, UserError
 from monitor.images import code_hash
 from monitor.node import LAUNCHER
@@ -79,6 +81,14 @@ class DockerRuntime(Runtime):
         return (
             f"training on {spec.nodes} of the {len(self._containers)} nodes of cluster {self._project} (RUNTIME=docker)"
         )
+
+    def watch(self, run_id: str) -> str | None:
+        with suppress(UserError):
+            urls = self._urls()
+            if "grafana" in urls:
+                return dashboards.training_url(urls["grafana"], run_id, time.time())
+            return urls.get("prometheus")
+        return None
 
     def preflight(self, spec: RunSpec) -> None:
         if spec.nodes > len(self._containers):
@@ -203,21 +213,16 @@ class DockerRuntime(Runtime):
         return path
 
     def rows(self, job: Job, start: float, end: float, warn: Callable[[str], None]) -> list[Row]:
-        url = self._prometheus_url()
+        url = self._urls().get("prometheus")
         if url is None:
             warn("this cluster has no Prometheus running; metrics.csv is empty")
             return []
         names = {self.node_name(node) for node in range(job.spec.nodes)}
         return [row for row in prometheus.window(url, start, end, nodes=names, warn=warn) if row.node in names]
 
-    def _prometheus_url(self) -> str | None:
-        labels = [f"{engine.PROJECT_LABEL}={self._project}", "com.docker.compose.service=prometheus"]
+    def _urls(self) -> dict[str, str]:
         with engine.guard():
-            found = self._client.containers.list(filters={"label": labels})
-        for container in found:
-            for binding in container.ports.get("9090/tcp") or ():
-                return f"http://{binding['HostIp']}:{binding['HostPort']}"
-        return None
+            return cluster.urls(self._client, self._project)
 
     def release(self, job: Job) -> None:
         with engine.guard():
