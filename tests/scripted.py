@@ -98,6 +98,7 @@ class ScriptedRuntime:
 
     def __init__(self, scripts, holding=(), fetched=lambda path: None):
         self.scripts, self.holding, self.handles = scripts, holding, {}
+        self.limits = [{"cpus": None, "memory_bytes": None}]
         self.fetched, self.released = fetched, False
 
     def node_name(self, rank):
