@@ -94,7 +94,7 @@ class Scripted(RankHandle):
 class ScriptedRuntime:
     """`fetched` is called with the path of every checkpoint."""
 
-    name = "scripted"
+    name, limits = "scripted", [{"cpus": 0.5, "memory_bytes": 2**30}]
 
     def __init__(self, scripts, holding=(), fetched=lambda path: None):
         self.scripts, self.holding, self.handles = scripts, holding, {}
