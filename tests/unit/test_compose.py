@@ -65,12 +65,35 @@ def test_prometheus_is_bounded():
     assert minutes <= 15, "what is not in a block yet, up to half as long again, is not counted until it is"
 
 
-def test_grafana_has_nobody_to_log_in_as():
+def test_grafana_shows_itself_to_anyone_and_knows_no_password_that_could_be_guessed():
     environment = SERVICES["grafana"]["environment"]
-    assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
-    assert environment["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
-    assert environment["GF_AUTH_DISABLE_LOGIN_FORM"] == "true" and environment["GF_AUTH_BASIC_ENABLED"] == "false"
+    assert environment["GF_AUTH_ANONYMOUS_ENABLED"] == "true" and environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+    assert environment["GF_AUTH_BASIC_ENABLED"] == environment["GF_USERS_ALLOW_SIGN_UP"] == "false"
     assert not any("PASSWORD" in name for name in environment)
+    assert (engine.ROOT / "grafana/Dockerfile").read_text().endswith('ENTRYPOINT ["/usr/local/bin/start.sh"]\n')
+
+
+def started(folder, script):
+    """What grafana/start.sh hands over to Grafana's own start, and how it ended."""
+    (folder / "run.sh").write_text('#!/bin/sh\necho "$GF_SECURITY_ADMIN_PASSWORD__FILE" "$@"\n')
+    (folder / "run.sh").chmod(0o755)
+    text = script.replace("exec /run.sh", f"exec {folder}/run.sh")
+    own = {"PATH": os.environ["PATH"], "GF_PATHS_DATA": str(folder)}
+    return subprocess.run(["sh", "-c", text, "start.sh", "a word"], env=own, capture_output=True, text=True)
+
+
+def test_grafanas_admin_has_a_new_password_at_each_start(tmp_path):
+    script, secret = (engine.ROOT / "grafana/start.sh").read_text(), tmp_path / "admin-password"
+    seen = set()
+    for _ in range(2):
+        done = started(tmp_path, script)
+        assert (done.returncode, done.stdout) == (0, f"{secret} a word\n")
+        assert secret.stat().st_mode & 0o777 == 0o600
+        assert re.fullmatch(r"[A-Za-z0-9+/]{32}\n", secret.read_text())
+        seen.add(secret.read_text())
+    assert len(seen) == 2
+    done = started(tmp_path, script.replace("/dev/urandom", "/dev/null"))
+    assert (done.returncode, done.stdout) == (1, ""), "no start without a password: it would be the default one"
 
 
 def test_dashboards_and_provisioning_name_the_same_data_source():
