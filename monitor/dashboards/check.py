@@ -24,7 +24,7 @@ SETTINGS = {
     "PROJECT": "name of the cluster; default: syncbed",
 }
 _LOOK_BACK = "12h"  # what Prometheus keeps
-_MOST_POINTS = 1000  # of a curve, as Grafana asks for one as wide as a screen
+_MOST_POINTS = 3600  # of a curve; Grafana asks for as many as its panel is wide, or says
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The Compare dashboard: several runs over each other, aligned at step 0, and each run in a few numbers.
 
 Time cannot be shifted by an amount that differs between series, so the step is made a label of the figure it belongs
-to (`count_values`), at each second of the dashboard's time. What comes back is a table of run, step and value, which
+to (`count_values`), at each moment of the dashboard's time. What comes back is a table of run, step and value, which
 Grafana turns into a column for each run and a row for each step. Rank 0's figures are taken: its node says which run it
 is of in the same scrape. Where two runs are told in one scrape (an ended rank's figures stay for seconds), the younger
 one is meant.
@@ -9,7 +9,8 @@ one is meant.
 
 from monitor.dashboards.parts import HEIGHT, RUN_INFO, THIRD, dashboard, panel, row
 
-_SECONDS = "[$__range:1s]"
+_POINTS = 3600  # looked at, at most: each second of an hour, a tenth of them in ten
+_EACH = "[$__range:$__interval]"
 _CHOSEN = RUN_INFO + '{run=~"$run"}'
 _STEP = "step\\run"  # Grafana's name for the column of rows: "<row field>\<column field>"
 _STYLE = {
@@ -45,7 +46,7 @@ def build() -> dict:
             *_whole(),
         ],
         since="now-1h",
-        refresh="1m",  # its queries look at each second of the range
+        refresh="1m",  # its queries look at each moment of the range
     )
 
 
@@ -56,9 +57,9 @@ def run_of(value: str) -> str:
 
 
 def _aligned(value: str) -> str:
-    """Run, step and value at every second of the time range, once for each step that was seen."""
+    """Run, step and value at every moment of the time range, once for each step that was seen."""
     steps = f'count_values by (run) ("step", {run_of(_rank0("syncbed_training_step"))} > 0)'
-    return f"last_over_time((sum by (run) ({run_of(value)}) * on (run) group_right () {steps}){_SECONDS})"
+    return f"last_over_time((sum by (run) ({run_of(value)}) * on (run) group_right () {steps}){_EACH})"
 
 
 def _rank0(metric: str) -> str:
@@ -83,6 +84,7 @@ def _elapsed() -> dict:
 def _trend(title: str, description: str, unit: str, query: str) -> dict:
     made = panel("trend", title, description, unit, {"{{run}}": query}, form="table", instant=True, height=HEIGHT + 2)
     made["fieldConfig"]["defaults"] |= {"custom": _STYLE}
+    made["maxDataPoints"] = _POINTS
     matrix = {"columnField": "run", "rowField": "step", "valueField": "Value", "emptyValue": "null"}
     made["transformations"] = [
         {"id": "groupingToMatrix", "options": matrix},
@@ -99,8 +101,9 @@ def _trend(title: str, description: str, unit: str, query: str) -> dict:
 
 def _whole() -> list[dict]:
     def bars(title: str, description: str, unit: str, value: str, empty: str = "", width: int = THIRD) -> dict:
-        query = f"avg_over_time((max by (run) ({run_of(value)})){_SECONDS})"
+        query = f"avg_over_time((max by (run) ({run_of(value)})){_EACH})"
         made = panel("bargauge", title, description, unit, {"{{run}}": query}, instant=True, width=width, empty=empty)
+        made["maxDataPoints"] = _POINTS
         made["fieldConfig"]["defaults"] |= {"min": 0, "color": {"mode": "palette-classic"}}
         made["options"] = {
             "orientation": "horizontal",

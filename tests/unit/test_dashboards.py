@@ -154,7 +154,7 @@ def test_variables_are_filled_in_as_grafana_does():
     assert RUN.fill('rate(a{node=~"$node"}[$__rate_interval])') == 'rate(a{node=~".*"}[4s])'
     assert RUN.fill("a[$__range:$__interval]") == "a[600s:1s]"
     long = Window("r", 0.0, 36000.0)
-    assert long.fill("a[$__range:$__interval] b[$__rate_interval]") == "a[36000s:36s] b[37s]"
+    assert long.fill("a[$__range:$__interval] b[$__rate_interval]") == "a[36000s:10s] b[11s]"
 
 
 def test_promtool_parses_every_query(tmp_path):
