@@ -1,7 +1,7 @@
 """The five reports at SCALE=quick on this machine's cluster; what they came to is kept in benchmarks/reports/.
 
-    make cluster-up && .venv/bin/python benchmarks/reports.py r1 r2 r3 r4 DATA_DIR=cifar:mnist    # 35 minutes on 2 cores
-    make cluster-up NODES=5 && .venv/bin/python benchmarks/reports.py r5 DATA_DIR=mnist           # r5 has up to 5 workers
+    make cluster-up && .venv/bin/python benchmarks/reports.py r1 r2 r3 r4 DATA_DIR=cifar:mnist  # 35 minutes, 2 cores
+    make cluster-up NODES=5 && .venv/bin/python benchmarks/reports.py r5 DATA_DIR=mnist         # r5 has up to 5 workers
 
 Further words go to each `syncbed reproduce`. Of each report its report.md, tables (CSV) and plots (SVG) are kept, with
 the command.

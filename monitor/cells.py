@@ -4,11 +4,13 @@ import itertools
 import math
 from dataclasses import dataclass
 
-from monitor import run
+from monitor import conditions, run
 from monitor.errors import UserError
 from trainer.spec import RunSpec, SpecError
 
-LISTS = {"SHARES": "/"}  # settings whose values hold commas themselves, and what parts two of their values
+LISTS = dict.fromkeys(
+    ("SHARES", *conditions.SETTINGS), "/"
+)  # settings whose values hold commas themselves, and what parts two of their values
 MOST = 1000  # combinations
 ONE_VALUE = ("DATA_DIR", "DATA_CACHE", "PROJECT", "RUNTIME")  # the same for every cell, and may hold commas
 
@@ -43,7 +45,8 @@ def product(words: dict[str, str], repeats: int, place, group: str = "") -> tupl
         given = run.with_nodes({"RUNTIME": place.name} | dict(zip(lists, combination, strict=True)), place)
         spec_words = {name: value for name, value in given.items() if name not in run.NOT_IN_SPEC}
         try:
-            RunSpec.from_settings(spec_words)
+            spec = RunSpec.from_settings(spec_words)
+            conditions.Conditions.of(given, spec.nodes, given["RUNTIME"])
             cells.append(Cell(given, repeats, group))
         except SpecError as error:
             refused.append((given, error))

@@ -12,7 +12,7 @@ from docker import DockerClient
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 
-from monitor import engine, images, mending
+from monitor import engine, images, limits, mending
 from monitor.cluster_settings import LOG_SETTINGS, SETTINGS, SHM_BYTES, ClusterSettings, check_port, project
 from monitor.engine import PROJECT_LABEL, ROLE_LABEL
 from monitor.errors import RunFailed, UserError, refuse_unknown
@@ -48,6 +48,9 @@ def up(settings: dict[str, str], args) -> int:
         except UserError as error:
             _show_sick(client, wanted.project)
             raise error
+        for container in containers(client, wanted.project):
+            if container.labels[ROLE_LABEL] == "node":
+                limits.put(container, limits.own(container))  # a run whose orchestrator was killed took nothing back
         facts = _verify(client, wanted)
         report = {
             "project": wanted.project,
@@ -284,8 +287,8 @@ def _state(container: Container) -> dict:
         "state": state["Status"],
         "health": (state.get("Health") or {}).get("Status", "none"),
         "address": next((n["IPAddress"] for n in networks if n["IPAddress"]), "-"),
-        "cpus": attributes["HostConfig"]["NanoCpus"] / 1e9,
-        "memory_bytes": attributes["HostConfig"]["Memory"],
+        "cpus": limits.now(container)["cpus"] or 0,
+        "memory_bytes": limits.now(container)["memory_bytes"] or 0,
     }
 
 

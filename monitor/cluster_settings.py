@@ -4,7 +4,7 @@ import re
 import socket
 from dataclasses import dataclass
 
-from monitor import images
+from monitor import images, limits
 from monitor.errors import UserError, refuse_unknown
 from trainer.spec import MAX_NODES
 
@@ -45,8 +45,8 @@ class ClusterSettings:
         nodes = whole("NODES", settings.get("NODES", "4"), 1, MAX_NODES)
         made = cls(
             nodes=nodes,
-            cpus=_cores(settings.get("CPUS"), nodes, host_cores),
-            memory_bytes=_memory(settings.get("MEMORY"), nodes, host_memory),
+            cpus=cores(settings.get("CPUS"), nodes, host_cores),
+            memory_bytes=memory(settings.get("MEMORY"), nodes, host_memory),
             project=project(settings),
             prometheus_port=whole(
                 "PROMETHEUS_PORT", settings.get("PROMETHEUS_PORT", str(DEFAULT_PORTS["PROMETHEUS_PORT"])), 1, 65535
@@ -67,7 +67,7 @@ class ClusterSettings:
         """What compose.yaml takes from its environment."""
         return {
             "NODES": str(self.nodes),
-            "CPUS": f"{self.cpus:g}",
+            "CPU_QUOTA": str(round(self.cpus * limits.PERIOD)),
             "MEMORY": str(self.memory_bytes),
             "SHM_SIZE": str(SHM_BYTES),
             "PROMETHEUS_PORT": str(self.prometheus_port),
@@ -118,7 +118,8 @@ def whole(name: str, text: str, low: int, high: int) -> int:
     return int(text)
 
 
-def _cores(text: str | None, nodes: int, host: int) -> float:
+def cores(text: str | None, nodes: int, host: int) -> float:
+    """CPUS= of a node, by default an equal share of the host's. Raises UserError."""
     if text is None:
         return int(1000 * host / nodes) / 1000  # down: the shares together are never more than the host
     wanted = f"CPUS={text}: cores per node, a number from 0.05 to the host's {host}"
@@ -127,7 +128,8 @@ def _cores(text: str | None, nodes: int, host: int) -> float:
     return round(float(text), 3)
 
 
-def _memory(text: str | None, nodes: int, host: int) -> int:
+def memory(text: str | None, nodes: int, host: int) -> int:
+    """MEMORY= of a node in bytes, by default an equal share of most of the host's. Raises UserError."""
     least, most = _LEAST_MEMORY // 2**20, host // 2**20
     if text is None:
         share = int(host * _SHARE / nodes) // 2**20

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from monitor import engine, images
+from monitor import engine, images, limits
 from monitor.cluster_settings import DEFAULT_PORTS, SETTINGS, check_port, project, whole
 from monitor.errors import UserError, refuse_unknown
 
@@ -86,6 +86,7 @@ def _engine(settings: dict[str, str]) -> Iterator[Finding]:
     yield Finding("engine API", OK if new_enough else FAIL, f"{negotiated} (negotiated)", fix, "docker")
     yield from _guarded("compose", "docker", _compose)
     yield _limits(info)
+    yield from _changed(client, settings)
     yield from _guarded("docker disk", "docker", lambda: _docker_disk(client, info))
     yield from _ports(client, settings)
     yield _registry(client)
@@ -108,6 +109,15 @@ def _limits(info: dict) -> Finding:
         "a rootless engine needs cgroup v2 with these controllers delegated (systemd: Delegate=yes)",
         "docker",
     )
+
+
+def _changed(client, settings: dict[str, str]) -> Iterator[Finding]:
+    """Nodes that are not held to what the cluster gave them."""
+    label = f"{engine.PROJECT_LABEL}={project(settings)}"
+    for node in client.containers.list(filters={"label": [label, f"{engine.ROLE_LABEL}=node"]}):
+        if problem := limits.wrong(limits.now(node), limits.own(node)):
+            fix = "a run's own, or left by one that was killed: the next run and 'make clean' take it back"
+            yield Finding("limits", WARN, f"{node.name}: {problem}", fix)
 
 
 def _docker_disk(client, info: dict) -> Iterator[Finding]:

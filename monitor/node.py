@@ -26,7 +26,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from monitor import cgroup, mpi
+from monitor import cgroup, limits, mpi
 from trainer.events import Busy, Exited, Failed, Held, write
 
 STATE = Path(os.environ.get("SYNCBED_STATE", "/run/syncbed"))  # the node's own tmpfs: lock and live metrics
@@ -77,8 +77,8 @@ def check() -> dict:
 
 
 def run(request: dict) -> int:
-    """Run one rank to its end. `request`: run (id), rank, local_rank, env (added to this process's), argv; for a rank
-    that takes part in MPI also mpi (see monitor/mpi.py).
+    """Run one rank to its end. `request`: run (id), rank, local_rank, env (added to this process's), argv; where the
+    node has limits also these, for which it waits; for a rank that takes part in MPI also mpi (see monitor/mpi.py).
 
     The launcher of the node's first rank (local_rank 0) takes the lock for its run; those of the others wait for that.
     Prints Held; or Busy, and returns 3, when another run holds the node. Otherwise returns 0 or 1 as the rank ended.
@@ -89,6 +89,9 @@ def run(request: dict) -> int:
         write(Busy(rank=rank, run=lock_holder() or "unknown"))
         return 3
     write(Held(rank=rank))
+    if problem := limits.await_inside(request["limits"]) if "limits" in request else None:
+        write(Failed(rank=rank, kind="own", message=problem))
+        return 1
     kills_before = cgroup.read().oom_kills or 0
     # Whatever is started from here on belongs to this run and this node.
     os.environ.update(SYNCBED_RUN_ID=request["run"], SYNCBED_STATE=str(STATE))

@@ -15,6 +15,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 from monitor import claims, figures
 from monitor.cells import Cell, product, values
 from monitor.claims import Claim, Strict
+from monitor.conditions import Unavailable
 from monitor.errors import UserError
 
 try:
@@ -123,7 +124,10 @@ class Preset:
         for runs in self.file.runs:
             words, times = runs.at(self.scale, self.file.words | scale.words), min(runs.repeats or repeats, repeats)
             for each in runs.each:
-                made, refused = product(words | each | more, times, place, runs.name)
+                try:
+                    made, refused = product(words | each | more, times, place, runs.name)
+                except Unavailable as error:
+                    made, refused = [], [f"{runs.name} ({error})"]
                 cells += made
                 left_out += refused
         return cells, left_out

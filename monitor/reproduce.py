@@ -121,5 +121,8 @@ def available(name: str, shape, seed: int, folders: list[Path], cache: Path, say
 def judged(wanted: Preset, job: Sweep) -> Reproduced:
     """The preset's claims, judged on what has finished."""
     groups = {group.label: group for group in compare.cell_groups(job)}
+    for runs in wanted.file.runs:  # what was left out is there too, with nothing to show
+        if not any(cell.group == runs.name for cell in job.cells):
+            groups[runs.name] = Group(runs.name, (), ())
     verdicts = [claims.judge(claim, groups) for claim in wanted.claims]
     return Reproduced(wanted, job, groups, verdicts)

@@ -18,6 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 from monitor import data, results, resume, runtime, summary
+from monitor.conditions import SETTINGS, Conditions
 from monitor.errors import BAD_INPUT, FAILED, Busy, RunFailed, UserError, refuse_unknown
 from monitor.interrupt import Stop
 from monitor.progress import Progress
@@ -40,6 +41,7 @@ NOT_IN_SPEC = {
     "DATA_CACHE": "folder of prepared data sets; default: data",
     "RUNS_DIR": "folder of results; default: runs",
     "PAGES": "0: leave out report.html and report.md; default: 1",
+    **SETTINGS,
     "RESUME": "go on from a run's last complete checkpoint: its id, latest, or a path; its settings are taken over",
 }
 
@@ -86,8 +88,9 @@ def run(settings: dict[str, str], say: Console, began: float, stop: Stop) -> dic
     settings.pop("DATA_DIR", None)
     source = resume.find(settings.pop("RESUME"), runs) if "RESUME" in settings else None
     place = runtime.choose(settings)
+    asked = {name: settings.pop(name) for name in SETTINGS if name in settings}
     spec = source.spec_of(settings) if source else RunSpec.from_settings(with_nodes(settings, place))
-    place.preflight(spec)
+    place.preflight(spec, Conditions.of(asked, spec.nodes, place.name))
     say.print(place.note(spec), highlight=False)
     warnings = []
 

@@ -231,11 +231,11 @@ def confusion_table(matrix: list[list[int]], classes: list[str]) -> Table:
 
 
 def number(value: float | None, places: int) -> str:
-    """The value with this many decimals, or two digits of one that they would hide; a dash when it is not known."""
+    """The value with this many decimals, or one more digit of one that they would hide; a dash when it is not known."""
     if value is None:
         return "-"
     text = f"{value:,.{places}f}"
-    return f"{value:.2g}" if value and not text.strip("-0.") else text
+    return text if text.strip("-0.") else f"{value:.{places + 1}f}" if abs(value) >= 10 ** -(places + 1) else text
 
 
 def share(value: float | None) -> str:

@@ -126,6 +126,7 @@ class Supervisor:
             case events.Alive():
                 return
             case events.Held():
+                self.runtime.held(self.job, self.job.seats[said.rank])
                 if said.rank == 0 and self.job.spec.transport != "mpi":
                     self._start(self.job.seats[1:])
             case events.Proxies():  # MPI's process manager is up beside rank 0, and has told how the others join

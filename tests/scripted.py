@@ -99,7 +99,7 @@ class ScriptedRuntime:
     def __init__(self, scripts, holding=(), fetched=lambda path: None):
         self.scripts, self.holding, self.handles = scripts, holding, {}
         self.limits = [{"cpus": None, "memory_bytes": None}]
-        self.fetched, self.released = fetched, False
+        self.fetched, self.released, self.nodes_held = fetched, False, []
 
     def node_name(self, rank):
         return f"trainer-{rank}"
@@ -108,6 +108,9 @@ class ScriptedRuntime:
         rank = seat.rank
         self.handles[rank] = Scripted(rank, said, self.scripts[rank], rank in self.holding)
         return self.handles[rank]
+
+    def held(self, job, seat):
+        self.nodes_held.append(seat.node)
 
     def fetch(self, job, path):
         self.fetched(path)

@@ -40,7 +40,7 @@ def reproduced_page(made) -> Page:
 
 def _chosen(made, names: list[str] | None) -> list[Group]:
     """The groups of these parts of the preset; all without names."""
-    cells = zip(made.sweep.cells, made.groups.values(), strict=True)
+    cells = zip(made.sweep.cells, made.groups.values(), strict=False)  # after the cells', groups of what was left out
     return [group for cell, group in cells if names is None or cell.group in names]
 
 
@@ -56,9 +56,9 @@ def published(made) -> list[Table]:
     if not told:
         return []
     figure, values = figures.SECONDS[told.what], told.values
-    groups = {cell.group: g for cell, g in zip(made.sweep.cells, made.groups.values(), strict=True)}
+    groups = {cell.group: g for cell, g in zip(made.sweep.cells, made.groups.values(), strict=False)}
     first = next(iter(values))
-    ours = {name: groups[name].estimate(figure) if groups[name].results else None for name in values}
+    ours = {name: groups[name].estimate(figure) if name in groups and groups[name].results else None for name in values}
     rows = []
     for name, value in values.items():
         own = ours[name].value / ours[first].value if ours[name] and ours[first] else None

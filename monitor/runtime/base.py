@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
 
+from monitor.conditions import Conditions
+from monitor.limits import Limits
 from monitor.sampling import Row
 from trainer.layout import Seat, on_node, seats
 from trainer.spec import RunSpec
@@ -37,7 +39,7 @@ class Job:
         """The ranks, in order."""
         return seats(self.spec)
 
-    def request(self, seat: Seat, python: str, **environment: str) -> bytes:
+    def request(self, seat: Seat, python: str, limits: Limits | None = None, **environment: str) -> bytes:
         """What the node's launcher reads on its stdin (monitor/node.py), a line of JSON."""
         ranks = {
             "RANK": str(seat.rank),
@@ -47,6 +49,8 @@ class Job:
             "SYNCBED_SPEC": self.spec.to_json(),
         }
         who = {"run": self.run_id, "rank": seat.rank, "local_rank": seat.local_rank}
+        if limits:
+            who["limits"] = limits
         if self.spec.transport == "mpi":
             first = {"world_size": len(self.seats), "host": environment["MASTER_ADDR"]}
             who["mpi"] = {"proxy": self.proxies[seat.rank]} if seat.rank else first
@@ -75,7 +79,7 @@ class RankHandle(ABC):
 class Runtime(ABC):
     name: str
     default_nodes: int
-    limits: list[dict]  # of the run's nodes: `cpus` in cores and `memory_bytes`, None for no limit; after `preflight`
+    limits: list[Limits]  # of the run's nodes in order, after `preflight`
 
     @abstractmethod
     def node_name(self, node: int) -> str:
@@ -90,7 +94,7 @@ class Runtime(ABC):
         return None
 
     @abstractmethod
-    def preflight(self, spec: RunSpec) -> None:
+    def preflight(self, spec: RunSpec, conditions: Conditions) -> None:
         """Check every node that the run needs. Raises UserError with the one thing to mend."""
 
     @abstractmethod
@@ -104,6 +108,13 @@ class Runtime(ABC):
     @abstractmethod
     def start(self, job: Job, seat: Seat, said: Queue) -> RankHandle:
         """Start one rank; what it prints arrives in `said` as Said, ending with a line of None."""
+
+    @abstractmethod
+    def held(self, job: Job, seat: Seat) -> None:
+        """The node of this rank is the run's alone now: bring about its conditions, which the launcher waits for.
+
+        Raises UserError and RunFailed.
+        """
 
     @abstractmethod
     def fetch(self, job: Job, path: str) -> str:

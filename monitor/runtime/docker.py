@@ -16,7 +16,8 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from queue import Queue
 
-from monitor import cluster, cluster_settings, dashboards, engine, prometheus
+from monitor import cluster, cluster_settings, dashboards, engine, limits, prometheus
+from monitor.conditions import Conditions
 from monitor.errors import Busy, NoEngine, RunFailed, UserError
 from monitor.images import code_hash
 from monitor.node import LAUNCHER
@@ -30,7 +31,6 @@ from trainer.spec import RunSpec
 NODE = "trainer-"
 NODE_UID = 10001  # of the node's user, see images/trainer/Dockerfile
 LEAST_SHM_BYTES = 64 << 20
-MEMORY_SLACK_BYTES = 1 << 20  # the kernel rounds a limit down to whole pages
 
 
 class DockerRuntime(Runtime):
@@ -90,7 +90,7 @@ class DockerRuntime(Runtime):
             return urls.get("prometheus")
         return None
 
-    def preflight(self, spec: RunSpec) -> None:
+    def preflight(self, spec: RunSpec, conditions: Conditions) -> None:
         if spec.nodes > len(self._containers):
             raise UserError(
                 f"NODES={spec.nodes}: the cluster has {len(self._containers)}; "
@@ -106,7 +106,12 @@ class DockerRuntime(Runtime):
             facts = list(pool.map(lambda name: engine.node_facts(self._containers[name]), names))
         for name, fact in zip(names, facts, strict=True):
             self._judge(name, fact, names)
-        self.limits = [{"cpus": fact["cpu_limit_cores"], "memory_bytes": fact["memory_limit_bytes"]} for fact in facts]
+        with engine.guard():
+            info = self._client.info()
+        host = info["NCPU"], info["MemTotal"]
+        self.limits = [
+            conditions.limits(node, limits.own(self._containers[name]), *host) for node, name in enumerate(names)
+        ]
         self._port = facts[0]["free_port"]
         self._data_present = set.intersection(*(set(fact["data"]) for fact in facts))
 
@@ -127,15 +132,9 @@ class DockerRuntime(Runtime):
             raise UserError(f"node {name} cannot resolve {', '.join(lost)}; {again}")
         if fact["shm_bytes"] < LEAST_SHM_BYTES:
             raise UserError(f"node {name}: /dev/shm has {fact['shm_bytes']} bytes, 64 MiB are needed; {again}")
-        asked = self._containers[name].attrs["HostConfig"]
-        cores = asked["NanoCpus"] / 1e9 if asked["NanoCpus"] else None
-        if cores and (fact["cpu_limit_cores"] is None or abs(fact["cpu_limit_cores"] - cores) > 0.01):
-            raise UserError(
-                f"node {name}: CPUS={cores:g} was asked for, {fact['cpu_limit_cores']} is in force; {again}"
-            )
-        memory, limit = asked["Memory"], fact["memory_limit_bytes"]
-        if memory and (limit is None or abs(limit - memory) > MEMORY_SLACK_BYTES):
-            raise UserError(f"node {name}: MEMORY={memory} bytes was asked for, {limit} is in force; {again}")
+        found = {"cpus": fact["cpu_limit_cores"], "memory_bytes": fact["memory_limit_bytes"]}
+        if problem := limits.wrong(found, limits.now(self._containers[name])):
+            raise UserError(f"node {name}: {problem}; {again}")
 
     def push_data(self, folder: Path) -> None:
         self._data = f"/data/{folder.name}"
@@ -180,6 +179,7 @@ class DockerRuntime(Runtime):
         request = job.request(
             seat,
             PYTHON,
+            self.limits[seat.node],
             MASTER_ADDR=self.node_name(0),
             MASTER_PORT=str(self._port),
             SYNCBED_DATA=self._data,
@@ -193,6 +193,10 @@ class DockerRuntime(Runtime):
             exec_id = self._api.exec_create(container.id, command, stdin=True, environment=mark)["Id"]
             stream = self._api.exec_start(exec_id, socket=True)
         return DockerRank(stream, request, seat.rank, said, Execution(container, exec_id, job.run_id))
+
+    def held(self, job: Job, seat: Seat) -> None:
+        with engine.guard():
+            limits.put(self._containers[self.node_name(seat.node)], self.limits[seat.node])
 
     def fetch(self, job: Job, path: str) -> str:
         node, inside = self._containers[self.node_name(0)], f"/runs/{job.run_id}/{path}"
@@ -226,6 +230,9 @@ class DockerRuntime(Runtime):
 
     def release(self, job: Job) -> None:
         with engine.guard():
+            for node in range(job.spec.nodes):
+                container = self._containers[self.node_name(node)]
+                limits.put(container, limits.own(container))
             self._containers[self.node_name(0)].exec_run(["rm", "-rf", f"/runs/{job.run_id}"])
 
 

@@ -20,6 +20,7 @@ from queue import Queue
 import psutil
 
 from monitor import mpi
+from monitor.conditions import Conditions
 from monitor.errors import UserError
 from monitor.node import free_port
 from monitor.runtime.base import Job, Lines, RankHandle, Runtime, Said
@@ -55,7 +56,7 @@ class LocalRuntime(Runtime):
         here = f"{spec.nodes} local node{'s'[: spec.nodes > 1]}, {os.cpu_count()} cores"
         return f"{self._why}training on this machine over loopback (RUNTIME=local: {here})"
 
-    def preflight(self, spec: RunSpec) -> None:
+    def preflight(self, spec: RunSpec, conditions: Conditions) -> None:
         if importlib.util.find_spec("torch") is None:
             raise UserError("RUNTIME=local: torch is not installed here; `make run` installs it, or `make torch`")
         if spec.transport == "mpi" and (importlib.util.find_spec("mpi4py") is None or not mpi.mpiexec().exists()):
@@ -100,6 +101,9 @@ class LocalRuntime(Runtime):
             if len(launchers) == on_node(job.seats, seat.node):
                 self._start_agent(seat.node, launchers, state / "metrics")
         return LocalRank(process, seat.rank, said)
+
+    def held(self, job: Job, seat: Seat) -> None:
+        pass  # Conditions.of has refused any that were asked for
 
     def _node_state(self, node: int) -> Path:
         state = Path(self._state.name) / str(node)

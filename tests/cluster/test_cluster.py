@@ -15,6 +15,7 @@ from testbed import PROJECT, command, free_port, syncbed
 
 from monitor import engine
 from monitor.cluster import containers, remove_project
+from monitor.conditions import Conditions
 from monitor.errors import UserError
 from monitor.images import code_hash
 from monitor.runtime.docker import DockerRuntime
@@ -71,7 +72,7 @@ def test_every_container_is_hardened(cluster):
         assert host["Privileged"] is False and not host["Devices"]
         assert 0 < host["PidsLimit"] <= 512
         assert host["Memory"] > 0 and host["MemorySwap"] == host["Memory"]
-        assert host["NanoCpus"] > 0
+        assert host["CpuQuota"] > 0
         assert host["Init"] is True
         assert host["RestartPolicy"]["Name"] == "unless-stopped"
         assert host["LogConfig"]["Type"] == "json-file" and {"max-size", "max-file"} <= set(host["LogConfig"]["Config"])
@@ -120,7 +121,7 @@ def test_limits_are_what_was_asked_for_and_what_the_engine_says(cluster):
         assert fact["hostname"] == f"trainer-{rank}"
         assert not any(address.startswith("127.") for address in fact["addresses"])
         assert all(fact["peers"][f"trainer-{peer}"] for peer in range(4))
-        assert fact["cpu_limit_cores"] == pytest.approx(host["NanoCpus"] / 1e9, abs=0.002)
+        assert fact["cpu_limit_cores"] == pytest.approx(host["CpuQuota"] / host["CpuPeriod"], abs=0.002)
         assert fact["memory_limit_bytes"] == host["Memory"]
         assert fact["shm_bytes"] == host["ShmSize"] == 256 * 2**20
         assert fact["code"] == code_hash() == container.labels[engine.CODE_LABEL]
@@ -260,10 +261,10 @@ def test_up_is_refused_while_a_run_holds_the_nodes(cluster):
 
 def test_a_cluster_of_an_older_image_is_told_from_a_current_one(cluster, monkeypatch):
     spec = RunSpec(nodes=4)
-    DockerRuntime.find(PROJECT, required=True).preflight(spec)
+    DockerRuntime.find(PROJECT, required=True).preflight(spec, Conditions())
     monkeypatch.setattr("monitor.runtime.docker.code_hash", lambda: "0123456789ab")
     with pytest.raises(UserError, match="older image"):
-        DockerRuntime.find(PROJECT, required=True).preflight(spec)
+        DockerRuntime.find(PROJECT, required=True).preflight(spec, Conditions())
 
 
 def test_clean_removes_a_dead_cluster_and_spares_the_living(cluster, client):

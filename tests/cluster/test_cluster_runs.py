@@ -8,6 +8,7 @@ import pytest
 from orchestrator import Orchestrator, wait_until, write_cifar
 from testbed import syncbed
 
+from monitor.conditions import Conditions
 from monitor.errors import UserError
 from monitor.runtime import docker as docker_runtime
 from trainer.spec import RunSpec
@@ -161,14 +162,14 @@ def test_a_cluster_of_an_older_image_is_refused(cluster, monkeypatch):
     monkeypatch.setattr(docker_runtime, "code_hash", lambda: "0" * 64)
     runtime = docker_runtime.DockerRuntime.find(cluster.project, required=True)
     with pytest.raises(UserError, match=r"older image .* `make cluster-up` rebuilds it"):
-        runtime.preflight(RunSpec())
+        runtime.preflight(RunSpec(), Conditions())
 
 
 def test_limits_that_are_not_in_force_are_found(cluster):
     runtime = docker_runtime.DockerRuntime.find(cluster.project, required=True)
-    runtime._containers["trainer-1"].attrs["HostConfig"]["NanoCpus"] = 1_700_000_000
+    runtime._containers["trainer-1"].attrs["HostConfig"]["CpuQuota"] = 170_000
     with pytest.raises(UserError, match=r"node trainer-1: CPUS=1.7 was asked for, 0.5 is in force"):
-        runtime.preflight(RunSpec())
+        runtime.preflight(RunSpec(), Conditions())
 
 
 def test_without_prometheus_the_run_still_succeeds_with_a_warning(cluster, tmp_path):

@@ -115,7 +115,7 @@ class Held:
 def test_cpu_is_what_the_engine_counts(cluster):
     node = cluster.node(1)
     start = samples(scrape(node))
-    loops = int(node.attrs["HostConfig"]["NanoCpus"] / 1e9) + 2  # more than the node has cores, so that some must wait
+    loops = int(node.attrs["HostConfig"]["CpuQuota"] / 1e5) + 2  # more than the node has cores, so that some must wait
     run(node, "bash", "-c", f"({BURN}) & " * loops + "wait")
     before, agent, after = bracketed(node)
     used = agent["cpu_seconds_total", "user"] + agent["cpu_seconds_total", "system"]
@@ -136,7 +136,7 @@ def test_cpu_is_what_the_engine_counts(cluster):
 def test_limits_are_those_the_cluster_was_started_with(cluster):
     for node in cluster.nodes:
         agent, host = samples(scrape(node)), node.attrs["HostConfig"]
-        assert agent[("cpu_limit_cores",)] == pytest.approx(host["NanoCpus"] / 1e9, abs=0.01)
+        assert agent[("cpu_limit_cores",)] == pytest.approx(host["CpuQuota"] / host["CpuPeriod"], abs=0.01)
         assert agent[("memory_limit_bytes",)] == pytest.approx(host["Memory"], abs=4096)
 
 

@@ -95,7 +95,7 @@ def test_compose_gets_every_limit():
     made = settings(NODES="3", CPUS="0.25", MEMORY="1g", PROMETHEUS_PORT="1234", GRAFANA_PORT="1235")
     assert made.variables(images.Images("t:1", "p:1", None)) == {
         "NODES": "3",
-        "CPUS": "0.25",
+        "CPU_QUOTA": "25000",
         "MEMORY": str(GIB),
         "SHM_SIZE": str(SHM_BYTES),
         "PROMETHEUS_PORT": "1234",
@@ -200,7 +200,7 @@ class Scripted:
     def __init__(self, service, status, health):
         self.labels, self.status, self.done = {"com.docker.compose.service": service}, status, []
         self.name = service
-        network = {"NetworkSettings": {"Networks": {}}, "HostConfig": {"NanoCpus": 0, "Memory": 0}}
+        network = {"NetworkSettings": {"Networks": {}}, "HostConfig": {"CpuQuota": 0, "CpuPeriod": 0, "Memory": 0}}
         self.attrs = {"State": {"Status": status, "Health": {"Status": health}}, **network}
 
     def unpause(self):

@@ -33,7 +33,11 @@ def test_every_service_is_hardened(name):
     assert service["read_only"] is True and service["cap_drop"] == ["ALL"] and service["init"] is True
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["user"].split(":")[0] not in ("0", "root")
-    assert service["mem_limit"] == service["memswap_limit"] and service["cpus"] and service["pids_limit"]
+    assert (
+        service["mem_limit"] == service["memswap_limit"]
+        and service.keys() & {"cpus", "cpu_quota"}
+        and service["pids_limit"]
+    )
     assert service["restart"] == "unless-stopped" and service["stop_grace_period"] == "3s"
     assert service["logging"]["driver"] == "json-file" and set(service["logging"]["options"]) == {
         "max-size",

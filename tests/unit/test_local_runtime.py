@@ -12,6 +12,7 @@ from queue import Queue
 import psutil
 import pytest
 
+from monitor.conditions import Conditions
 from monitor.runtime.local import STATE_PREFIX, LocalRank, LocalRuntime, _environment, sweep
 from trainer.spec import RunSpec
 
@@ -64,10 +65,11 @@ def test_a_killed_launcher_is_told_as_one(launched):
 
 ORCHESTRATOR = """
 import os, subprocess, sys
+from monitor.conditions import Conditions
 from monitor.runtime.local import LocalRuntime
 from trainer.spec import RunSpec
 runtime = LocalRuntime(True)
-runtime.preflight(RunSpec(nodes=1))
+runtime.preflight(RunSpec(nodes=1), Conditions())
 state = runtime._node_state(0)
 left = subprocess.Popen(["sleep", "600"], env={**os.environ, "SYNCBED_STATE": str(state)})
 print(state, left.pid, flush=True)
@@ -80,7 +82,7 @@ def test_what_a_killed_orchestrator_left_is_removed_and_what_a_living_one_uses_i
     monkeypatch.setattr(tempfile, "tempdir", None)
     (tmp_path / f"{STATE_PREFIX}of-somebody-else").mkdir()
     living = LocalRuntime(True)
-    living.preflight(RunSpec(nodes=1))
+    living.preflight(RunSpec(nodes=1), Conditions())
     command = [sys.executable, "-c", ORCHESTRATOR]
     with subprocess.Popen(command, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as killed:
         state, pid = killed.stdout.readline().split()

@@ -55,7 +55,8 @@ def planned(tmp_path, monkeypatch):
 def test_ours_can_be_run(planned, name, scale):
     job = planned(name, scale)
     assert job.notes[0].startswith(f"SCALE={scale}: ")
-    assert len(job.notes) == 1  # nothing is left out
+    left_out = [note for note in job.notes[1:] if "CPUS=" not in note]  # limits are of clusters only
+    assert left_out == []
     specs = [RunSpec.from_settings({n: v for n, v in c.words.items() if n not in run.NOT_IN_SPEC}) for c in job.cells]
     assert len(set(specs)) == len(specs)
     assert {spec.sync for spec in specs} <= set(SYNCS)
@@ -161,3 +162,31 @@ def test_a_preset_whose_runs_were_edited_does_not_go_on_with_the_old_ones(tmp_pa
         ('"one"', '"won"'),
     ):
         assert digest(GOOD.replace(*change)) != digest(GOOD), change
+
+
+UNEQUAL = """
+[[runs]]
+name = "unequal"
+words = { SYNC = "ddp", NODES = "2", CPUS = "0.5,0.2" }
+[[claims]]
+text = "unequal nodes are slower"
+test = "faster"
+of = ["one", "unequal"]
+"""
+
+
+def test_what_only_a_cluster_can_do_is_left_out_and_its_claims_stay_open(planned, tmp_path):
+    (tmp_path / "p.toml").write_text(GOOD + UNEQUAL)
+    job = planned()
+    assert "unequal" not in {cell.group for cell in job.cells}
+    assert job.notes[1:] == [
+        "left out: unequal (CPUS=0.5,0.2: processes of this machine have no limits; RUNTIME=docker would do)"
+    ]
+    verdict = reproduce.judged(preset.read("p.toml", "quick"), job).verdicts[-1]
+    assert (verdict.verdict, verdict.reason) == ("cannot be told here", "no run of unequal finished")
+
+
+def test_a_cluster_does_it(planned, tmp_path, monkeypatch):
+    monkeypatch.setattr(runtime, "choose", lambda words: SimpleNamespace(name="docker", default_nodes=4))
+    (tmp_path / "p.toml").write_text(GOOD + UNEQUAL)
+    assert [cell.words["CPUS"] for cell in planned().cells if cell.group == "unequal"] == ["0.5,0.2"]

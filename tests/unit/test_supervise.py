@@ -208,3 +208,10 @@ def test_an_interruption_when_all_is_done_changes_nothing(last):
 
     runtime = ScriptedRuntime([finished(0)])
     assert Supervisor(runtime, Job("r", RunSpec(nodes=1, batch=4), "key", Path()), interrupt, stop).run() is None
+
+
+def test_conditions_are_brought_about_on_each_node_once_it_is_held():
+    script = [events.Held(rank=0), *finished(0)], [events.Held(rank=1), *finished(1)]
+    _, failure, runtime = supervise(script)
+    assert failure is None
+    assert runtime.nodes_held == [0, 1]

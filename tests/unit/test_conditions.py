@@ -1,0 +1,142 @@
+"""What nodes may use during a run: words become limits, limits are put on containers and waited for inside."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from monitor import cgroup, limits
+from monitor.conditions import Conditions
+from monitor.errors import UserError
+from trainer.spec import SpecError
+
+GIB = 2**30
+OWN = {"cpus": 0.5, "memory_bytes": 2 * GIB}
+
+
+def each(nodes: int, **words) -> list[dict]:
+    made = Conditions.of(words, nodes, "docker")
+    return [made.limits(node, OWN, host_cores=4, host_memory=8 * GIB) for node in range(nodes)]
+
+
+def test_one_value_is_for_all_and_several_are_for_each():
+    assert each(3, CPUS="0.25") == [OWN | {"cpus": 0.25}] * 3
+    assert [one["cpus"] for one in each(3, CPUS="0.5, 0.5,.2")] == [0.5, 0.5, 0.2]
+    assert each(2, MEMORY="1g,512m") == [OWN | {"memory_bytes": GIB}, OWN | {"memory_bytes": GIB // 2}]
+
+
+def test_what_is_not_named_is_the_clusters():
+    assert each(2) == [OWN, OWN]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({"CPUS": "0.5,0.5"}, "CPUS=0.5,0.5: one value, or 3 parted by commas, one for each node"),
+        ({"CPUS": "0.5,,1"}, "CPUS=0.5,,1: one value, or 3"),
+        ({"CPUS": ""}, "CPUS=: one value, or 3"),
+        ({"CPUS": "1,1,5"}, "CPUS=5: cores per node, a number from 0.05 to the host's 4"),
+        ({"CPUS": "fast"}, "CPUS=fast: cores per node"),
+        ({"MEMORY": "100m"}, "MEMORY=100m: memory per node from 512m to the host's 8192m"),
+    ],
+)
+def test_what_cannot_be_is_one_line(words, says):
+    with pytest.raises((SpecError, UserError)) as error:
+        each(3, **words)
+    assert str(error.value).startswith(says)
+    assert "\n" not in str(error.value)
+
+
+def test_processes_of_this_machine_have_no_limits():
+    with pytest.raises(SpecError, match=r"CPUS=0.5: processes of this machine have no limits; RUNTIME=docker would do"):
+        Conditions.of({"CPUS": "0.5"}, 2, "local")
+    assert Conditions.of({}, 2, "local") == Conditions()
+
+
+class Container:
+    """A running node, as the docker SDK shows it."""
+
+    def __init__(self, quota=50_000, memory=2 * GIB, **labels):
+        self.labels = {"syncbed.cpu_quota": "50000", "syncbed.memory": str(2 * GIB)} | labels
+        self.attrs = {"HostConfig": {"CpuQuota": quota, "CpuPeriod": 100_000, "Memory": memory}}
+        self.updates = []
+
+    def update(self, **changes):
+        self.updates.append(changes)
+        new = {"CpuQuota": changes["cpu_quota"], "CpuPeriod": changes["cpu_period"], "Memory": changes["mem_limit"]}
+        self.attrs["HostConfig"] |= new
+
+    def reload(self):
+        """It shows what is there already."""
+
+
+def test_limits_are_put_on_and_taken_back():
+    node = Container()
+    assert limits.own(node) == limits.now(node) == OWN
+    assert limits.put(node, OWN | {"cpus": 0.2})
+    assert limits.now(node) == OWN | {"cpus": 0.2}
+    assert limits.put(node, limits.own(node))
+    assert limits.now(node) == OWN
+    assert not limits.put(node, OWN)  # nothing to do
+    memory = {"mem_limit": 2 * GIB, "memswap_limit": 2 * GIB}
+    assert node.updates == [{"cpu_period": 100_000, "cpu_quota": quota} | memory for quota in (20_000, 50_000)]
+
+
+def test_a_node_of_an_older_cluster_keeps_what_it_has():
+    node = Container(quota=0)
+    node.labels.clear()
+    assert limits.own(node) == {"cpus": None, "memory_bytes": 2 * GIB}
+    assert not limits.put(node, limits.own(node))
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (OWN, None),
+        (OWN | {"cpus": 0.505}, None),
+        (OWN | {"memory_bytes": 2 * GIB - 4096}, None),
+        (OWN | {"cpus": 0.2}, "CPUS=0.5 was asked for, 0.2 is in force"),
+        (OWN | {"cpus": None}, "CPUS=0.5 was asked for, None is in force"),
+        (OWN | {"memory_bytes": GIB}, "MEMORY=2147483648 was asked for, 1073741824 is in force"),
+    ],
+)
+def test_what_is_in_force_is_held_against_what_was_asked(found, says):
+    assert limits.wrong(found, OWN) == says
+
+
+def seen_inside(monkeypatch, *cores):
+    """The node's CPU limit at each look; the last one stays."""
+    left = list(cores)
+
+    def read():
+        return SimpleNamespace(cpu_limit_cores=left.pop(0) if len(left) > 1 else left[0], memory_limit_bytes=2 * GIB)
+
+    monkeypatch.setattr(cgroup, "read", read)
+    return left
+
+
+def test_inside_the_node_limits_are_waited_for(monkeypatch):
+    left = seen_inside(monkeypatch, 0.5, 0.5, 0.2)
+    assert limits.await_inside(OWN | {"cpus": 0.2}) is None
+    assert left == [0.2]
+
+
+def test_limits_that_do_not_come_are_said(monkeypatch):
+    monkeypatch.setattr(limits, "SECONDS", 0.0)
+    seen_inside(monkeypatch, 0.5)
+    assert limits.await_inside(OWN | {"cpus": 0.2}) == "CPUS=0.2 was asked for, 0.5 is in force"
+
+
+def test_a_rank_is_not_started_before_its_nodes_limits_are_in_force(monkeypatch, tmp_path, capfd):
+    from monitor import node
+
+    monkeypatch.setattr(node, "STATE", tmp_path)
+    monkeypatch.setattr(limits, "SECONDS", 0.0)
+    seen_inside(monkeypatch, 0.5)
+    argv = [sys.executable, "-c", "print('started')"]
+    request = {"run": "r", "rank": 1, "local_rank": 0, "env": {}, "argv": argv, "limits": OWN | {"cpus": 0.2}}
+    assert node.run(request) == 1
+    held, failed = map(json.loads, capfd.readouterr().out.splitlines())
+    assert (held["event"], failed["event"], failed["rank"]) == ("held", "failed", 1)
+    assert failed["message"] == "CPUS=0.2 was asked for, 0.5 is in force"
