@@ -1,4 +1,4 @@
-"""Limits of a run on real containers: in force while it goes on, as seen from inside, and taken back whatever ends it."""
+"""Limits of a run on real containers: in force while it goes on, as seen from inside; taken back whatever ends it."""
 
 import signal
 
