@@ -77,8 +77,8 @@ def check() -> dict:
 
 
 def run(request: dict) -> int:
-    """Run one rank to its end. `request`: run (id), rank, local_rank, env (added to this process's), argv; where the
-    node has limits also these, for which it waits; for a rank that takes part in MPI also mpi (see monitor/mpi.py).
+    """Run one rank to its end. `request`: run (id), rank, local_rank, env (added to this process's), argv; wait, to
+    start the rank only on a line GO; where the node has limits also these, which are looked for first; for a rank that takes part in MPI also mpi (see monitor/mpi.py).
 
     The launcher of the node's first rank (local_rank 0) takes the lock for its run; those of the others wait for that.
     Prints Held; or Busy, and returns 3, when another run holds the node. Otherwise returns 0 or 1 as the rank ended.
@@ -89,15 +89,18 @@ def run(request: dict) -> int:
         write(Busy(rank=rank, run=lock_holder() or "unknown"))
         return 3
     write(Held(rank=rank))
+    started: list[subprocess.Popen] = []  # the rank, once there is one
+    go = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: _signal(started, signal.SIGTERM))
+    threading.Thread(target=_obey, args=(started, go), daemon=True).start()
+    if request.get("wait"):
+        go.wait()
     if problem := limits.await_inside(request["limits"]) if "limits" in request else None:
         write(Failed(rank=rank, kind="own", message=problem))
         return 1
     kills_before = cgroup.read().oom_kills or 0
     # Whatever is started from here on belongs to this run and this node.
     os.environ.update(SYNCBED_RUN_ID=request["run"], SYNCBED_STATE=str(STATE))
-    started: list[subprocess.Popen] = []  # the rank, once there is one
-    signal.signal(signal.SIGTERM, lambda *_: _signal(started, signal.SIGTERM))
-    threading.Thread(target=_obey, args=(started,), daemon=True).start()
     env = os.environ | request["env"] | {"PROMETHEUS_MULTIPROC_DIR": str(metrics)}
     manager = mpi.Manager(rank, _spawn) if "mpi" in request else None
     try:
@@ -190,9 +193,11 @@ def _kill(theirs: Callable[[list[bytes]], bool]) -> list[int]:
     return killed
 
 
-def _obey(started: list[subprocess.Popen]) -> None:
+def _obey(started: list[subprocess.Popen], go: threading.Event) -> None:
     """Pass on what the orchestrator says until it is gone; then end the rank, frozen or not."""
     for line in sys.stdin:
+        if line.strip() == "GO":
+            go.set()
         if line.strip() in ("TERM", "KILL"):
             _signal(started, signal.Signals["SIG" + line.strip()])
     _signal(started, signal.SIGKILL)

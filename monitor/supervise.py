@@ -126,9 +126,11 @@ class Supervisor:
             case events.Alive():
                 return
             case events.Held():
-                self.runtime.held(self.job, self.job.seats[said.rank])
-                if said.rank == 0 and self.job.spec.transport != "mpi":
-                    self._start(self.job.seats[1:])
+                if said.rank == 0:
+                    self.runtime.held(self.job)
+                    state.handle.go()
+                    if self.job.spec.transport != "mpi":
+                        self._start(self.job.seats[1:])
             case events.Proxies():  # MPI's process manager is up beside rank 0, and has told how the others join
                 self.job = replace(self.job, proxies=event.commands)
                 self._start(self.job.seats[1:])

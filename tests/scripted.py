@@ -84,6 +84,9 @@ class Scripted(RankHandle):
             self.said.put(Said(self.rank, "stdout", None))
             self.holds = False
 
+    def go(self):
+        self.went = True
+
     def gone(self):
         return "its node stopped or the engine went away"
 
@@ -99,7 +102,7 @@ class ScriptedRuntime:
     def __init__(self, scripts, holding=(), fetched=lambda path: None):
         self.scripts, self.holding, self.handles = scripts, holding, {}
         self.limits = [{"cpus": None, "memory_bytes": None}]
-        self.fetched, self.released, self.nodes_held = fetched, False, []
+        self.fetched, self.released = fetched, False
 
     def node_name(self, rank):
         return f"trainer-{rank}"
@@ -109,8 +112,8 @@ class ScriptedRuntime:
         self.handles[rank] = Scripted(rank, said, self.scripts[rank], rank in self.holding)
         return self.handles[rank]
 
-    def held(self, job, seat):
-        self.nodes_held.append(seat.node)
+    def held(self, job):
+        self.held_after = sorted(self.handles)
 
     def fetch(self, job, path):
         self.fetched(path)

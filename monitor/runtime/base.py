@@ -51,6 +51,8 @@ class Job:
         who = {"run": self.run_id, "rank": seat.rank, "local_rank": seat.local_rank}
         if limits:
             who["limits"] = limits
+        if seat.rank == 0:
+            who["wait"] = True  # until the conditions of the run have been brought about
         if self.spec.transport == "mpi":
             first = {"world_size": len(self.seats), "host": environment["MASTER_ADDR"]}
             who["mpi"] = {"proxy": self.proxies[seat.rank]} if seat.rank else first
@@ -62,7 +64,11 @@ class RankHandle(ABC):
 
     @abstractmethod
     def signal(self, name: str) -> None:
-        """Send TERM or KILL. Never raises: the rank may be gone."""
+        """Send TERM, KILL or GO. Never raises: the rank may be gone."""
+
+    def go(self) -> None:
+        """Let rank 0 start, whose launcher holds its node and waits for this. Never raises."""
+        self.signal("GO")
 
     @abstractmethod
     def gone(self) -> str:
@@ -110,8 +116,8 @@ class Runtime(ABC):
         """Start one rank; what it prints arrives in `said` as Said, ending with a line of None."""
 
     @abstractmethod
-    def held(self, job: Job, seat: Seat) -> None:
-        """The node of this rank is the run's alone now: bring about its conditions, which the launcher waits for.
+    def held(self, job: Job) -> None:
+        """Rank 0 holds its node, so that all are this run's: bring about its conditions; ranks start after that.
 
         Raises UserError and RunFailed.
         """

@@ -194,9 +194,10 @@ class DockerRuntime(Runtime):
             stream = self._api.exec_start(exec_id, socket=True)
         return DockerRank(stream, request, seat.rank, said, Execution(container, exec_id, job.run_id))
 
-    def held(self, job: Job, seat: Seat) -> None:
+    def held(self, job: Job) -> None:
         with engine.guard():
-            limits.put(self._containers[self.node_name(seat.node)], self.limits[seat.node])
+            for node, wanted in enumerate(self.limits):
+                limits.put(self._containers[self.node_name(node)], wanted)
 
     def fetch(self, job: Job, path: str) -> str:
         node, inside = self._containers[self.node_name(0)], f"/runs/{job.run_id}/{path}"

@@ -102,7 +102,7 @@ class LocalRuntime(Runtime):
                 self._start_agent(seat.node, launchers, state / "metrics")
         return LocalRank(process, seat.rank, said)
 
-    def held(self, job: Job, seat: Seat) -> None:
+    def held(self, job: Job) -> None:
         pass  # Conditions.of has refused any that were asked for
 
     def _node_state(self, node: int) -> Path:

@@ -28,6 +28,7 @@ def launch(
     local_rank=0,
     launcher="of a test",
     program=("-m", "monitor.node", "run"),
+    wait=False,
 ):
     process = subprocess.Popen(
         [sys.executable, *program],
@@ -37,7 +38,8 @@ def launch(
         text=True,
     )
     process.stdin.write(
-        json.dumps({"run": run, "rank": rank, "local_rank": local_rank, "argv": argv, "env": env or {}}) + "\n"
+        json.dumps({"run": run, "rank": rank, "local_rank": local_rank, "argv": argv, "env": env or {}, "wait": wait})
+        + "\n"
     )
     process.stdin.flush()
     return process
@@ -243,3 +245,26 @@ def test_the_free_port_is_not_one_that_is_taken(monkeypatch):
         offers = iter([taken.getsockname()[1], 23456])
         monkeypatch.setattr(node.random, "randint", lambda low, high: next(offers))
         assert node.free_port() == 23456
+
+
+def test_a_rank_that_is_told_to_wait_starts_on_go(tmp_path):
+    argv = [sys.executable, "-c", f"open({str(tmp_path / 'started')!r}, 'w')"]
+    process = launch(tmp_path, argv, wait=True)
+    assert isinstance(events.parse(process.stdout.readline()), events.Held)
+    assert psutil.Process(process.pid).children() == []
+    assert not (tmp_path / "started").exists()
+    process.stdin.write("GO\n")
+    process.stdin.flush()
+    assert last_event(process).code == 0
+    assert (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize("last_word", ["", "TERM\n", "KILL\n"])
+def test_a_launcher_that_waits_ends_when_it_is_told_or_left_alone(tmp_path, last_word):
+    process = launch(tmp_path, SLEEP, wait=True)
+    assert isinstance(events.parse(process.stdout.readline()), events.Held)
+    process.stdin.write(last_word)
+    process.stdin.flush()
+    if not last_word:
+        process.stdin.close()
+    assert process.wait(30) != 0

@@ -210,8 +210,8 @@ def test_an_interruption_when_all_is_done_changes_nothing(last):
     assert Supervisor(runtime, Job("r", RunSpec(nodes=1, batch=4), "key", Path()), interrupt, stop).run() is None
 
 
-def test_conditions_are_brought_about_on_each_node_once_it_is_held():
-    script = [events.Held(rank=0), *finished(0)], [events.Held(rank=1), *finished(1)]
-    _, failure, runtime = supervise(script)
+def test_conditions_are_brought_about_when_the_first_rank_holds_its_node_and_no_other_was_started():
+    _, failure, runtime = supervise([[events.Held(rank=0), *finished(0)], finished(1)])
     assert failure is None
-    assert runtime.nodes_held == [0, 1]
+    assert runtime.held_after == [0]
+    assert runtime.handles[0].went
