@@ -77,8 +77,9 @@ def check() -> dict:
 
 
 def run(request: dict) -> int:
-    """Run one rank to its end. `request`: run (id), rank, local_rank, env (added to this process's), argv; wait, to
-    start the rank only on a line GO; where the node has limits also these, which are looked for first; for a rank that takes part in MPI also mpi (see monitor/mpi.py).
+    """Run one rank to its end. `request`: run (id), rank, local_rank, env (added to this process's), argv; wait: start
+    the rank only on a line GO; limits: what must be in force in this node; mpi: for a rank that takes part in MPI, see
+    monitor/mpi.py.
 
     The launcher of the node's first rank (local_rank 0) takes the lock for its run; those of the others wait for that.
     Prints Held; or Busy, and returns 3, when another run holds the node. Otherwise returns 0 or 1 as the rank ended.

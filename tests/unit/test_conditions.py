@@ -1,7 +1,5 @@
 """What nodes may use during a run: words become limits, limits are put on containers and waited for inside."""
 
-import json
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -126,17 +124,3 @@ def test_limits_that_do_not_come_are_said(monkeypatch):
     monkeypatch.setattr(limits, "SECONDS", 0.0)
     seen_inside(monkeypatch, 0.5)
     assert limits.await_inside(OWN | {"cpus": 0.2}) == "CPUS=0.2 was asked for, 0.5 is in force"
-
-
-def test_a_rank_is_not_started_before_its_nodes_limits_are_in_force(monkeypatch, tmp_path, capfd):
-    from monitor import node
-
-    monkeypatch.setattr(node, "STATE", tmp_path)
-    monkeypatch.setattr(limits, "SECONDS", 0.0)
-    seen_inside(monkeypatch, 0.5)
-    argv = [sys.executable, "-c", "print('started')"]
-    request = {"run": "r", "rank": 1, "local_rank": 0, "env": {}, "argv": argv, "limits": OWN | {"cpus": 0.2}}
-    assert node.run(request) == 1
-    held, failed = map(json.loads, capfd.readouterr().out.splitlines())
-    assert (held["event"], failed["event"], failed["rank"]) == ("held", "failed", 1)
-    assert failed["message"] == "CPUS=0.2 was asked for, 0.5 is in force"

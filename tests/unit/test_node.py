@@ -28,7 +28,7 @@ def launch(
     local_rank=0,
     launcher="of a test",
     program=("-m", "monitor.node", "run"),
-    wait=False,
+    **more,
 ):
     process = subprocess.Popen(
         [sys.executable, *program],
@@ -38,8 +38,7 @@ def launch(
         text=True,
     )
     process.stdin.write(
-        json.dumps({"run": run, "rank": rank, "local_rank": local_rank, "argv": argv, "env": env or {}, "wait": wait})
-        + "\n"
+        json.dumps({"run": run, "rank": rank, "local_rank": local_rank, "argv": argv, "env": env or {}} | more) + "\n"
     )
     process.stdin.flush()
     return process
@@ -268,3 +267,17 @@ def test_a_launcher_that_waits_ends_when_it_is_told_or_left_alone(tmp_path, last
     if not last_word:
         process.stdin.close()
     assert process.wait(30) != 0
+
+
+IMPATIENT = (
+    "from monitor import limits, node; import sys; limits.SECONDS = 0; sys.argv[1:] = ['run']; sys.exit(node.main())"
+)
+
+
+def test_a_rank_is_not_started_where_its_limits_are_not_in_force(tmp_path):
+    asked = {"cpus": 0.123, "memory_bytes": None}
+    process = launch(tmp_path, SLEEP, program=("-c", IMPATIENT), limits=asked)
+    held, failed = map(events.parse, output(process).splitlines())
+    assert isinstance(held, events.Held)
+    assert (failed.kind, failed.rank, process.returncode) == ("own", 2, 1)
+    assert failed.message.startswith("CPUS=0.123 was asked for, ")
