@@ -17,6 +17,7 @@ from monitor.cluster_settings import LOG_SETTINGS, SETTINGS, SHM_BYTES, ClusterS
 from monitor.engine import PROJECT_LABEL, ROLE_LABEL
 from monitor.errors import RunFailed, UserError, refuse_unknown
 from monitor.images import say
+from monitor.runtime import wires
 
 _SERVICE = "com.docker.compose.service"
 _HEALTHY_WITHIN_SECONDS = 240
@@ -48,9 +49,6 @@ def up(settings: dict[str, str], args) -> int:
         except UserError as error:
             _show_sick(client, wanted.project)
             raise error
-        for container in containers(client, wanted.project):
-            if container.labels[ROLE_LABEL] == "node":
-                limits.put(container, limits.own(container))  # a run whose orchestrator was killed took nothing back
         facts = _verify(client, wanted)
         report = {
             "project": wanted.project,
@@ -242,8 +240,15 @@ def _refuse_while_training(wanted: ClusterSettings, present: list[Container]) ->
 def _verify(client: DockerClient, wanted: ClusterSettings) -> dict[str, dict]:
     """Ask every node, from inside, whether it is what was asked for. Raises RunFailed naming the first that is not."""
     nodes = {c.labels[_SERVICE]: c for c in containers(client, wanted.project) if c.labels[ROLE_LABEL] == "node"}
+
+    def look(node: Container) -> dict:
+        facts = engine.node_facts(node)
+        if not facts["run"] and wires.take_back(client, node, wanted.project, facts["shaped"]):
+            return engine.node_facts(node)  # a run whose orchestrator was killed had taken nothing back
+        return facts
+
     with ThreadPoolExecutor(16) as pool:
-        facts = dict(zip(nodes, pool.map(engine.node_facts, nodes.values()), strict=True))
+        facts = dict(zip(nodes, pool.map(look, nodes.values()), strict=True))
     if list(facts) != wanted.node_names():
         raise RunFailed(
             f"asked for {wanted.nodes} nodes, found {', '.join(facts) or 'none'}: make cluster-down cluster-up mends it"

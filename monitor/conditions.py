@@ -1,18 +1,22 @@
-"""The conditions under which a run takes place: what each node may use meanwhile. They decide no result, only its cost.
+"""The conditions under which a run takes place: what each node may use and send meanwhile. They decide what it costs.
 
 CPUS=0.5            every node of the run has half a core
 CPUS=0.5,0.5,0.2    each node its own; what is not named is as the cluster was started with
+RATE=100mbit        links in the same way, see links.py
 """
 
 from dataclasses import dataclass
 
+from monitor import links
 from monitor.cluster_settings import cores, memory
 from monitor.limits import Limits
+from monitor.links import Link
 from trainer.spec import SpecError
 
 SETTINGS = {
     "CPUS": "cores per node during the run: one number, or one for each node as 0.5,0.5,0.2; default: the cluster's",
     "MEMORY": "memory per node during the run, in the same way, as 2g; default: the cluster's",
+    **links.SETTINGS,
 }
 
 
@@ -22,19 +26,22 @@ class Unavailable(SpecError):
 
 @dataclass(frozen=True)
 class Conditions:
-    """The words of a run, one value for each of its nodes; None where nothing was said."""
+    """Of each node of a run. `cpus` and `memory`: words, None where nothing was said; `links`: empty without any."""
 
     cpus: tuple[str, ...] | None = None
     memory: tuple[str, ...] | None = None
+    links: tuple[Link, ...] = ()
 
     @classmethod
     def of(cls, settings: dict[str, str], nodes: int, runtime: str) -> "Conditions":
-        """From `settings`, of which only CPUS and MEMORY are looked at. Raises SpecError, Unavailable."""
+        """From `settings`, of which only SETTINGS are looked at. Raises SpecError, Unavailable."""
         given = {name: settings[name] for name in SETTINGS if name in settings}
-        for name, text in given.items():
-            if runtime == "local":
-                raise Unavailable(name, text, "processes of this machine have no limits; RUNTIME=docker would do")
-        return cls(*(_each(name, given.get(name), nodes) for name in SETTINGS))
+        if given and runtime == "local":
+            hint = "processes of this machine have no limits and links of their own; RUNTIME=docker would do"
+            raise Unavailable(*next(iter(given.items())), hint)
+        each = {name: _each(name, text, nodes) for name, text in given.items()}
+        words = [{name: each[name][node] for name in links.SETTINGS if name in each} for node in range(nodes)]
+        return cls(each.get("CPUS"), each.get("MEMORY"), tuple(links.link(own) for own in words if own))
 
     def limits(self, node: int, own: Limits, host_cores: int, host_memory: int) -> Limits:
         """What this node is to be held to; `own`: what the cluster gave it. Raises UserError for more than there is."""
@@ -46,10 +53,8 @@ class Conditions:
         return wanted
 
 
-def _each(name: str, text: str | None, nodes: int) -> tuple[str, ...] | None:
+def _each(name: str, text: str, nodes: int) -> tuple[str, ...]:
     """One value a node."""
-    if text is None:
-        return None
     values = tuple(part.strip() for part in text.split(","))
     if len(values) not in (1, nodes) or not all(values):
         raise SpecError(name, text, f"one value, or {nodes} parted by commas, one for each node")

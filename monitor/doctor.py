@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ import psutil
 
 from monitor import engine, images, limits
 from monitor.cluster_settings import DEFAULT_PORTS, SETTINGS, check_port, project, whole
-from monitor.errors import UserError, refuse_unknown
+from monitor.errors import RunFailed, UserError, refuse_unknown
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 _IMAGES_BYTES = 8e9  # a first build where only CUDA wheels can be had
@@ -112,12 +113,16 @@ def _limits(info: dict) -> Finding:
 
 
 def _changed(client, settings: dict[str, str]) -> Iterator[Finding]:
-    """Nodes that are not held to what the cluster gave them."""
+    """Nodes that have not what the cluster gave them."""
     label = f"{engine.PROJECT_LABEL}={project(settings)}"
+    fix = "a run's own, or left by one that was killed: the next run and 'make clean' take it back"
     for node in client.containers.list(filters={"label": [label, f"{engine.ROLE_LABEL}=node"]}):
         if problem := limits.wrong(limits.now(node), limits.own(node)):
-            fix = "a run's own, or left by one that was killed: the next run and 'make clean' take it back"
             yield Finding("limits", WARN, f"{node.name}: {problem}", fix)
+        with suppress(RunFailed):
+            facts = engine.node_facts(node)
+            if facts["shaped"] and not facts["run"]:
+                yield Finding("links", WARN, f"{node.name}: a run that was killed left its link shaped", fix)
 
 
 def _docker_disk(client, info: dict) -> Iterator[Finding]:

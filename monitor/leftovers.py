@@ -8,12 +8,12 @@ from datetime import datetime, timezone
 from docker import DockerClient
 from docker.models.containers import Container
 
-from monitor import engine, images, limits
+from monitor import engine, images
 from monitor.cluster import remove_containers, remove_project, tell_removed
 from monitor.cluster_settings import SETTINGS, project
 from monitor.engine import PROJECT_LABEL, ROLE_LABEL
 from monitor.errors import RunFailed, UserError, refuse_unknown
-from monitor.runtime import local
+from monitor.runtime import local, wires
 
 _YOUNG_SECONDS = 120  # what is younger may belong to a cluster that is being started right now
 
@@ -45,8 +45,9 @@ def clean(settings: dict[str, str], args) -> int:
                 with suppress(RunFailed):  # `check` ends ranks that no launcher holds any more, and says which
                     facts = engine.node_facts(container)
                     removed += [f"process {pid} in {container.name}" for pid in facts["leftovers"]]
-                    if not facts["run"] and limits.put(container, limits.own(container)):
-                        removed.append(f"a run's limits of {container.name}")
+                    if not facts["run"]:
+                        of = container.labels[PROJECT_LABEL]
+                        removed += wires.take_back(client, container, of, facts["shaped"])
                     removed += [] if facts["run"] else _remove_outputs(container)
         for dead in sorted(_projects(client) - alive):
             if only in (None, dead):

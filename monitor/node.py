@@ -71,9 +71,18 @@ def check() -> dict:
         "code": os.environ.get("SYNCBED_CODE", ""),
         "data": sorted(path.parent.name for path in DATA.glob("*/manifest.json")),
         "free_port": free_port(),
+        "shaped": shaped(),
         "run": holder,
         "leftovers": [] if holder else end_leftovers(),
     }
+
+
+def shaped() -> bool:
+    """Whether a run has shaped what this node sends, or one that was killed has left it so. tc-qdisc(8)."""
+    with contextlib.suppress(OSError):
+        shown = subprocess.run(["tc", "qdisc", "show"], capture_output=True, text=True).stdout
+        return any(line.split()[1] in ("tbf", "netem") for line in shown.splitlines() if line.startswith("qdisc "))
+    return False
 
 
 def run(request: dict) -> int:

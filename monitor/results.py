@@ -29,11 +29,11 @@ WHOLE |= {"train_loss", "test_loss", "test_accuracy"}
 
 
 def begin(
-    run_id: str, runtime: str, spec: RunSpec, data: dict, limits: list[dict], resumed_from: dict | None = None
+    run_id: str, runtime: str, spec: RunSpec, data: dict, conditions: dict, resumed_from: dict | None = None
 ) -> dict:
     """The result of a run that has only just begun: what `runs` shows should the orchestrator be killed.
 
-    `limits`: of each node, as Runtime.limits.
+    `conditions`: `limits` and `links`, as a Runtime has them.
     """
     return {
         "schema": SCHEMA,
@@ -42,7 +42,7 @@ def begin(
         "error": None,
         "runtime": runtime,
         "spec": asdict(spec),
-        "limits": limits,
+        **conditions,
         "resumed_from": resumed_from,
         "data": data,
         "orchestrator_pid": os.getpid(),

@@ -146,7 +146,8 @@ class Recorder:
         if source:
             before = {"run": source.run_id, "step": source.step}
             say.print(f"going on from step {source.step} of run {source.run_id}", highlight=False)
-        self.result = results.begin(self.job.run_id, place.name, spec, about, place.limits, before)
+        conditions = {"limits": place.limits, "links": place.links}
+        self.result = results.begin(self.job.run_id, place.name, spec, about, conditions, before)
         self._begin(len(prepared.manifest["classes"]))
         self.evaluated: events.Evaluated | None = None
         self.warnings: list[str] = []
@@ -272,7 +273,7 @@ class Recorder:
             (self.folder / "metrics.csv.part").unlink(missing_ok=True)
             failure = failure or self._disk("/metrics.csv", error)
         result = results.complete(
-            self.result,
+            self.result | {"links": self.place.links},
             ranks=self.supervisor.ranks,
             node_names=self.names,
             roles=[seat.role for seat in self.job.seats],

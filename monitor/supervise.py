@@ -127,7 +127,7 @@ class Supervisor:
                 return
             case events.Held():
                 if said.rank == 0:
-                    self.runtime.held(self.job)
+                    self.runtime.held(self.job, lambda text: self.on_event(events.Warning(rank=0, message=text)))
                     state.handle.go()
                     if self.job.spec.transport != "mpi":
                         self._start(self.job.seats[1:])

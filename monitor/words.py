@@ -7,6 +7,12 @@ from trainer.registry import MODELS, SYNCS
 from trainer.spec import RunSpec
 
 NAMES = RunSpec.setting_names()
+LINK = (  # word, field of a result's link, unit and its size
+    ("rate", "rate_bits", "mbit", 1e6),
+    ("delay", "delay_ms", "ms", 1),
+    ("jitter", "jitter_ms", "ms", 1),
+    ("loss", "loss_percent", "%", 1),
+)
 HEADED = ("sync", "model", "data", "nodes", "batch", "precision")  # what every heading and list names
 
 
@@ -28,6 +34,9 @@ def flat(result: dict) -> dict:
     cpus = dict.fromkeys(f"{one['cpus']:g}" for one in limits if one["cpus"])
     memory = dict.fromkeys(f"{one['memory_bytes'] / 2**20:.0f}m" for one in limits if one["memory_bytes"])
     about |= {"cpus": "/".join(cpus), "memory": "/".join(memory)}
+    for name, key, unit, scale in LINK:
+        values = dict.fromkeys(f"{one[key] / scale:g}{unit}" for one in result.get("links") or [] if one[key])
+        about[name] = "/".join(values)
     return result["spec"] | about | {"from_step": (result.get("resumed_from") or {}).get("step", 0)}
 
 

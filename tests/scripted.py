@@ -97,7 +97,7 @@ class Scripted(RankHandle):
 class ScriptedRuntime:
     """`fetched` is called with the path of every checkpoint."""
 
-    name, limits = "scripted", [{"cpus": 0.5, "memory_bytes": 2**30}]
+    name, limits, links = "scripted", [{"cpus": 0.5, "memory_bytes": 2**30}], []
 
     def __init__(self, scripts, holding=(), fetched=lambda path: None):
         self.scripts, self.holding, self.handles = scripts, holding, {}
@@ -112,7 +112,7 @@ class ScriptedRuntime:
         self.handles[rank] = Scripted(rank, said, self.scripts[rank], rank in self.holding)
         return self.handles[rank]
 
-    def held(self, job):
+    def held(self, job, warn):
         self.held_after = sorted(self.handles)
 
     def fetch(self, job, path):

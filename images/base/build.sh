@@ -26,6 +26,6 @@ trap 'rm -rf "$root"' EXIT
 trap 'exit 130' INT TERM
 chmod 755 "$root"  # becomes / of the image, whatever the umask here
 # shellcheck disable=SC2086 # an empty mirror must be no argument at all
-(umask 022; debootstrap --variant=minbase --include=ca-certificates,python3,python3-venv "$suite" "$root" $mirror)
+(umask 022; debootstrap --variant=minbase --include=ca-certificates,iproute2,python3,python3-venv "$suite" "$root" $mirror)
 rm -rf "$root"/var/cache/apt/*.bin "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
 tar -C "$root" --numeric-owner -c . | docker import --change 'CMD ["bash"]' - "$tag"

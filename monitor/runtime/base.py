@@ -86,6 +86,7 @@ class Runtime(ABC):
     name: str
     default_nodes: int
     limits: list[Limits]  # of the run's nodes in order, after `preflight`
+    links: list[dict]  # the same, empty without any: what was asked for, and after `held` what was measured
 
     @abstractmethod
     def node_name(self, node: int) -> str:
@@ -116,7 +117,7 @@ class Runtime(ABC):
         """Start one rank; what it prints arrives in `said` as Said, ending with a line of None."""
 
     @abstractmethod
-    def held(self, job: Job) -> None:
+    def held(self, job: Job, warn: Callable[[str], None]) -> None:
         """Rank 0 holds its node, so that all are this run's: bring about its conditions; ranks start after that.
 
         Raises UserError and RunFailed.

@@ -20,7 +20,9 @@ from monitor import cluster, cluster_settings, dashboards, engine, limits, prome
 from monitor.conditions import Conditions
 from monitor.errors import Busy, NoEngine, RunFailed, UserError
 from monitor.images import code_hash
+from monitor.links import Link
 from monitor.node import LAUNCHER
+from monitor.runtime import wires
 from monitor.runtime.base import Job, RankHandle, Runtime
 from monitor.runtime.docker_rank import PYTHON, DockerRank, Execution
 from monitor.sampling import Row
@@ -112,6 +114,12 @@ class DockerRuntime(Runtime):
         self.limits = [
             conditions.limits(node, limits.own(self._containers[name]), *host) for node, name in enumerate(names)
         ]
+        self._links, self.links = conditions.links, [link.facts() for link in conditions.links]
+        if self._links:
+            image = self._containers[names[0]].image.id
+            wires.refuse_unknown_kinds(self._links, wires.kinds(self._client, image, self._project))
+        # By a run that was killed; what it left goes when this one holds its nodes.
+        self._shaped = {self._containers[n].name for n, fact in zip(names, facts, strict=True) if fact["shaped"]}
         self._port = facts[0]["free_port"]
         self._data_present = set.intersection(*(set(fact["data"]) for fact in facts))
 
@@ -194,10 +202,21 @@ class DockerRuntime(Runtime):
             stream = self._api.exec_start(exec_id, socket=True)
         return DockerRank(stream, request, seat.rank, said, Execution(container, exec_id, job.run_id))
 
-    def held(self, job: Job) -> None:
+    def held(self, job: Job, warn: Callable[[str], None]) -> None:
+        nodes = [self._containers[self.node_name(node)] for node in range(job.spec.nodes)]
+        with ThreadPoolExecutor(len(nodes)) as pool:
+            list(pool.map(self._bring_about, nodes, self.limits, self._links or [None] * len(nodes)))
+        if self._links and len(nodes) > 1:
+            found = wires.measure(self._client, nodes)
+            self.links = [link.facts() | {"measured": seen} for link, seen in zip(self._links, found, strict=True)]
+            wires.judge(self._links, found, warn)
+
+    def _bring_about(self, container, wanted: limits.Limits, link: Link | None) -> None:
         with engine.guard():
-            for node, wanted in enumerate(self.limits):
-                limits.put(self._containers[self.node_name(node)], wanted)
+            limits.put(container, wanted)
+        if link or container.name in self._shaped:
+            self._shaped.add(container.name)
+            wires.shape(self._client, container, self._project, link)
 
     def fetch(self, job: Job, path: str) -> str:
         node, inside = self._containers[self.node_name(0)], f"/runs/{job.run_id}/{path}"
@@ -231,9 +250,9 @@ class DockerRuntime(Runtime):
 
     def release(self, job: Job) -> None:
         with engine.guard():
-            for node in range(job.spec.nodes):
-                container = self._containers[self.node_name(node)]
-                limits.put(container, limits.own(container))
+            nodes = [self._containers[self.node_name(node)] for node in range(job.spec.nodes)]
+        with ThreadPoolExecutor(len(nodes)) as pool:
+            list(pool.map(lambda c: wires.take_back(self._client, c, self._project, c.name in self._shaped), nodes))
             self._containers[self.node_name(0)].exec_run(["rm", "-rf", f"/runs/{job.run_id}"])
 
 

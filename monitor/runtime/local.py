@@ -61,7 +61,7 @@ class LocalRuntime(Runtime):
             raise UserError("RUNTIME=local: torch is not installed here; `make run` installs it, or `make torch`")
         if spec.transport == "mpi" and (importlib.util.find_spec("mpi4py") is None or not mpi.mpiexec().exists()):
             raise UserError("TRANSPORT=mpi: mpich and mpi4py are not installed here; `make torch` installs them")
-        self.limits = [{"cpus": None, "memory_bytes": None}] * spec.nodes
+        self.limits, self.links = [{"cpus": None, "memory_bytes": None}] * spec.nodes, []
         self._cores = (os.cpu_count() or 1) / spec.nodes
         self._state = tempfile.TemporaryDirectory(prefix=STATE_PREFIX, ignore_cleanup_errors=True)
         self._owner = _own(Path(self._state.name))
@@ -102,7 +102,7 @@ class LocalRuntime(Runtime):
                 self._start_agent(seat.node, launchers, state / "metrics")
         return LocalRank(process, seat.rank, said)
 
-    def held(self, job: Job) -> None:
+    def held(self, job: Job, warn: Callable[[str], None]) -> None:
         pass  # Conditions.of has refused any that were asked for
 
     def _node_state(self, node: int) -> Path:

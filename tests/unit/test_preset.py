@@ -180,7 +180,8 @@ def test_what_only_a_cluster_can_do_is_left_out_and_its_claims_stay_open(planned
     job = planned()
     assert "unequal" not in {cell.group for cell in job.cells}
     assert job.notes[1:] == [
-        "left out: unequal (CPUS=0.5,0.2: processes of this machine have no limits; RUNTIME=docker would do)"
+        "left out: unequal (CPUS=0.5,0.2: processes of this machine have no limits and links of their own; "
+        "RUNTIME=docker would do)"
     ]
     verdict = reproduce.judged(preset.read("p.toml", "quick"), job).verdicts[-1]
     assert (verdict.verdict, verdict.reason) == ("cannot be told here", "no run of unequal finished")

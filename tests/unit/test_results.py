@@ -52,7 +52,7 @@ def state(rank, steps):
 
 
 def complete(ranks, failure=None, evaluated=None, rows=()):
-    begun = results.begin("id", "local", RunSpec(nodes=2, batch=8), {"label": "cifar10"}, [])
+    begun = results.begin("id", "local", RunSpec(nodes=2, batch=8), {"label": "cifar10"}, {"limits": [], "links": []})
     return results.complete(
         begun,
         ranks=ranks,
@@ -172,7 +172,7 @@ def test_reading_refuses_in_one_line(tmp_path):
 
 
 def test_a_run_whose_orchestrator_was_killed_reads_as_failed(tmp_path):
-    begun = results.begin("x", "docker", RunSpec(), {"label": "cifar10"}, [])
+    begun = results.begin("x", "docker", RunSpec(), {"label": "cifar10"}, {"limits": [], "links": []})
     write(tmp_path / "alive", begun)
     assert results.load("alive", tmp_path)["status"] == "running"
     pid = os.fork()

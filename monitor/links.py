@@ -1,0 +1,80 @@
+"""Links: what each node may send over the network during a run.
+
+RATE=100mbit                every node's interface sends at most this, headers included
+DELAY=20ms JITTER=5ms       each packet waits that long before it is sent, so a round trip takes twice the delay
+LOSS=0.1%                   of the packets that are sent, lost
+LINK=wan-eu-us              all of these by name (links.toml); the words above take precedence
+
+Shaping is at every sender, on the node's own interface: what reaches a node was shaped where it was sent.
+"""
+
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from trainer.spec import SpecError
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    import tomli as tomllib
+
+PROFILES: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("links.toml").read_text())
+SETTINGS = {
+    "LINK": f"the network between the nodes during the run, by name: {', '.join(PROFILES)}; default: as it is",
+    "RATE": "what each node may send, as 100mbit; one value, or one for each node parted by commas",
+    "DELAY": "how long each packet waits before it is sent, as 20ms",
+    "JITTER": "how much that varies, as 5ms",
+    "LOSS": "share of the packets that are lost, as 0.1%",
+}
+_BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
+LEAST_BITS, MOST_BITS = 64_000, 100_000_000_000
+MOST_MS = 10_000.0
+
+
+@dataclass(frozen=True)
+class Link:
+    """What a node's interface sends. None and 0: as it is."""
+
+    rate_bits: int | None = None  # bits per second, headers included
+    delay_ms: float = 0.0  # one way
+    jitter_ms: float = 0.0
+    loss_percent: float = 0.0
+
+    @property
+    def needs_netem(self) -> bool:
+        """Whether it is more than a rate."""
+        return bool(self.delay_ms or self.jitter_ms or self.loss_percent)
+
+    def facts(self) -> dict:
+        """For results."""
+        return asdict(self)
+
+
+def link(words: dict[str, str]) -> Link | None:
+    """Of one node's words, a value each; None for no words. Raises SpecError."""
+    if not words:
+        return None
+    if (name := words.get("LINK")) is not None and name not in PROFILES:
+        raise SpecError("LINK", name, f"one of: {', '.join(PROFILES)}")
+    given = {key.upper(): text for key, text in PROFILES.get(name, {}).items()} | words
+    made = Link(
+        int(_amount("RATE", given["RATE"], _BITS, LEAST_BITS, MOST_BITS, "100mbit")) if "RATE" in given else None,
+        _amount("DELAY", given.get("DELAY", "0ms"), _MS, 0, MOST_MS, "20ms"),
+        _amount("JITTER", given.get("JITTER", "0ms"), _MS, 0, MOST_MS, "5ms"),
+        _amount("LOSS", given.get("LOSS", "0%"), {"%": 1.0}, 0, 50, "0.1%"),
+    )
+    if made.jitter_ms > made.delay_ms:
+        raise SpecError("JITTER", given["JITTER"], f"at most the delay (DELAY={given.get('DELAY', '0ms')})")
+    return made
+
+
+def _amount(name: str, text: str, units: dict[str, float], least: float, most: float, example: str) -> float:
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(" + "|".join(units) + ")", text.strip().lower())
+    value = float(match[1]) * units[match[2]] if match else None
+    if value is None or not least <= value <= most:
+        unit = next(iter(units))
+        ends = f"{least / units[unit]:g}{unit} to {most / units[unit]:g}{unit}"
+        raise SpecError(name, text, f"a number with a unit ({', '.join(units)}), as {example}, from {ends}")
+    return value

@@ -1,0 +1,135 @@
+"""The links of a cluster's nodes: shaped from outside, by a short-lived container in the node's network namespace, and
+measured from inside, before a run begins.
+"""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from docker import DockerClient
+
+from monitor import engine, limits
+from monitor.errors import RunFailed, UserError
+from monitor.links import Link
+
+FRAME, PAYLOAD = 1514, 1448  # bytes: a full TCP segment as tbf counts it, and what it carries (MTU 1500, time stamps)
+SECONDS = 1.0  # of sending that are measured
+SLACK = 0.05  # that a measured rate or round trip may be off
+SLACK_MS = 2.0  # of a round trip through two busy nodes
+PYTHON = "python"
+
+
+def kinds(client: DockerClient, image: str, project: str) -> dict[str, bool]:
+    """Whether the kernel has tbf and netem. Raises RunFailed."""
+    return _helper(client, image, project, "none", "kinds")
+
+
+def shape(client: DockerClient, container, project: str, link: Link | None) -> None:
+    """Let the node send what the link lets through, or with None what it can. Raises RunFailed."""
+    argument = json.dumps(link.facts() if link else None)
+    done = _helper(client, container.image.id, project, f"container:{container.id}", argument)
+    there = {qdisc["kind"] for qdisc in done["qdiscs"]}
+    wanted = {"netem": link and link.needs_netem, "tbf": link and link.rate_bits}
+    wanted = {kind for kind, asked in wanted.items() if asked}
+    if there & {"tbf", "netem"} != wanted:
+        raise RunFailed(f"node {container.name}: its link has {sorted(there)} where {sorted(wanted)} was asked for")
+
+
+def _helper(client: DockerClient, image: str, project: str, network: str, argument: str) -> dict:
+    with engine.guard():
+        out = client.containers.run(
+            image,
+            [PYTHON, "-m", "monitor.shaping", argument],
+            network_mode=network,
+            user="0",
+            cap_drop=["ALL"],
+            cap_add=["NET_ADMIN"],
+            security_opt=["no-new-privileges:true"],
+            read_only=True,
+            remove=True,
+            labels={engine.PROJECT_LABEL: project},
+        )
+    told = json.loads(out)
+    if "error" in told:
+        raise RunFailed(f"the link could not be shaped: {told['error']}")
+    return told
+
+
+def take_back(client: DockerClient, container, project: str, shaped: bool) -> list[str]:
+    """Give the node what the cluster gave it, where a run had changed that. Returns what was taken back."""
+    done = []
+    if shaped:
+        shape(client, container, project, None)
+        done.append(f"a run's link of {container.name}")
+    with engine.guard():
+        if limits.put(container, limits.own(container)):
+            done.append(f"a run's limits of {container.name}")
+    return done
+
+
+def refuse_unknown_kinds(links: list[Link | None], there: dict[str, bool]) -> None:
+    """Raise UserError for links that need what this kernel has not."""
+    if not there["netem"] and any(link and link.needs_netem for link in links):
+        would = "RATE= alone would do" if there["tbf"] else "no link can be shaped here"
+        raise UserError(f"DELAY, JITTER, LOSS: the engine's kernel has no netem (sch_netem), which they need; {would}")
+    if not there["tbf"] and any(link and link.rate_bits for link in links):
+        raise UserError("RATE: the engine's kernel has no tbf (sch_tbf), which it needs; leave RATE and LINK out")
+
+
+def measure(client: DockerClient, containers: list) -> list[dict]:
+    """What each node really sends to the next, all at once: rate_bits (headers included) and round_trip_ms.
+
+    Raises RunFailed when a node cannot tell.
+    """
+    pairs = zip(containers, containers[1:] + containers[:1], strict=True)
+    with ThreadPoolExecutor(len(containers)) as pool:
+        return list(pool.map(lambda pair: _between(client, *pair), pairs))
+
+
+def _between(client: DockerClient, sender, receiver) -> dict:
+    probe = [PYTHON, "-m", "monitor.probe"]
+    with engine.guard():
+        serving = client.api.exec_create(receiver.id, [*probe, "serve", str(SECONDS)])["Id"]
+        said = client.api.exec_start(serving, stream=True)
+        first = _json(next(said, b""), receiver)
+        port, host = str(first["port"]), receiver.labels["com.docker.compose.service"]
+        code, out = sender.exec_run([*probe, "send", host, port, str(SECONDS)])
+        if code:
+            raise RunFailed(
+                f"node {sender.name} could not measure its link: {engine.one_line(out.decode(errors='replace'))}"
+            )
+        rest = b"".join(said)
+    payload = _json(rest, receiver)["bits_per_second"]
+    return {"rate_bits": round(payload * FRAME / PAYLOAD), "round_trip_ms": _json(out, sender)["round_trip_ms"]}
+
+
+def _json(said: bytes, container) -> dict:
+    try:
+        return json.loads(said)
+    except ValueError:
+        text = engine.one_line(said.decode(errors="replace"))
+        raise RunFailed(f"node {container.name} could not measure its link: {text or 'it said nothing'}") from None
+
+
+def judge(links: list[Link | None], found: list[dict], warn: Callable[[str], None]) -> None:
+    """Hold what was measured against what was asked for. Raises RunFailed for a link that lets more through.
+
+    One that lets less through is warned of: the node may be the limit.
+    """
+    for node, (link, seen) in enumerate(zip(links, found, strict=True)):
+        if link is None:
+            continue
+        if link.rate_bits:
+            share = seen["rate_bits"] / link.rate_bits
+            told = f"node {node} sends {seen['rate_bits'] / 1e6:.4g} Mbit/s where RATE={link.rate_bits / 1e6:g}mbit"
+            if share > 1 + SLACK:
+                raise RunFailed(f"{told} was asked for: the link is not shaped as it should be")
+            if share < 1 - SLACK:
+                warn(f"{told} would let more through: its CPU, or the next node's, is the limit")
+        other = links[(node + 1) % len(links)]
+        delay = link.delay_ms + (other.delay_ms if other else 0)
+        if seen["round_trip_ms"] < delay * (1 - SLACK) - link.jitter_ms:
+            text = f"{seen['round_trip_ms']:.3g} ms where {delay:g} ms were asked for"
+            raise RunFailed(f"node {node}: a round trip takes {text}: the link is not shaped as it should be")
+        if delay and seen["round_trip_ms"] > delay * (1 + SLACK) + SLACK_MS + 4 * link.jitter_ms:
+            warn(f"node {node}: a round trip takes {seen['round_trip_ms']:.3g} ms where {delay:g} ms were asked for")

@@ -1,0 +1,78 @@
+"""Shape what a node sends: run in a short-lived container of its own, in the node's network namespace.
+
+    python -m monitor.shaping '{"rate_bits": 100000000, "delay_ms": 20, "jitter_ms": 0, "loss_percent": 0}'
+    python -m monitor.shaping null        take it back
+    python -m monitor.shaping kinds       which of tbf and netem this kernel has (in a namespace that nobody needs)
+
+Prints one JSON object. The node itself never may do this (no CAP_NET_ADMIN). Rates by tbf, all else by netem under it:
+tc-tbf(8), tc-netem(8).
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+LATENCY_MS = 50  # a packet that would wait longer for its turn is dropped, as in a switch's buffer
+LEAST_BURST_BYTES = 64 << 10  # the largest packet that segmentation offload hands down
+BURST_SECONDS = 0.004  # what may be sent at once after a pause; less is not kept by a timer of 250 Hz
+NETEM_PACKETS = 100_000  # in flight; netem's default of 1000 would drop what a long fast link holds
+
+
+def main(argument: str) -> dict:
+    """What was asked for was done: the facts, or `error` in one line."""
+    try:
+        return kinds() if argument == "kinds" else shape(json.loads(argument))
+    except FileNotFoundError:
+        return {"error": "there is no tc in the node image; one that apt-get can install iproute2 into has it"}
+    except subprocess.CalledProcessError as error:
+        return {"error": " ".join((error.stderr or error.stdout).split()) or f"tc ended with {error.returncode}"}
+
+
+def shape(link: dict | None) -> dict:
+    """Put the link on the interface, or take it off; returns what the kernel then says of it."""
+    interface = next(path.name for path in sorted(Path("/sys/class/net").iterdir()) if path.name != "lo")
+    if any(qdisc["kind"] in ("tbf", "netem") for qdisc in _qdiscs(interface)):
+        _tc("qdisc", "del", "dev", interface, "root")
+    for command in commands(interface, link) if link else ():
+        _tc(*command)
+    return {"interface": interface, "qdiscs": _qdiscs(interface)}
+
+
+def commands(interface: str, link: dict) -> list[list[str]]:
+    """The arguments of tc: netem at the root, where there is more than a rate, and tbf under it or in its place."""
+    made, place = [], ["root"]
+    if link["delay_ms"] or link["jitter_ms"] or link["loss_percent"]:
+        netem = ["netem", "limit", str(NETEM_PACKETS), "delay", f"{link['delay_ms']:g}ms"]
+        netem += [f"{link['jitter_ms']:g}ms"] if link["jitter_ms"] else []
+        netem += ["loss", f"{link['loss_percent']:g}%"] if link["loss_percent"] else []
+        made.append(["qdisc", "add", "dev", interface, "root", "handle", "1:", *netem])
+        place = ["parent", "1:1", "handle", "10:"]
+    if link["rate_bits"]:
+        burst = max(LEAST_BURST_BYTES, int(link["rate_bits"] / 8 * BURST_SECONDS))
+        tbf = ["tbf", "rate", f"{link['rate_bits']}bit", "burst", f"{burst}b", "latency", f"{LATENCY_MS}ms"]
+        made.append(["qdisc", "add", "dev", interface, *place, *tbf])
+    return made
+
+
+def kinds() -> dict:
+    """Whether the kernel has each kind, found by trying it on the loopback of this namespace."""
+    found = {}
+    for kind, options in (("tbf", "rate 1mbit burst 10kb latency 50ms"), ("netem", "delay 1ms")):
+        tried = subprocess.run(
+            ["tc", "qdisc", "replace", "dev", "lo", "root", kind, *options.split()], capture_output=True
+        )
+        found[kind] = tried.returncode == 0
+    return found
+
+
+def _qdiscs(interface: str) -> list[dict]:
+    return json.loads(_tc("-j", "qdisc", "show", "dev", interface))
+
+
+def _tc(*arguments: str) -> str:
+    return subprocess.run(["tc", *arguments], check=True, capture_output=True, text=True).stdout
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1])))

@@ -1,0 +1,169 @@
+"""Links: words become what tc is told, and what was measured is held against them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from monitor import shaping, words
+from monitor.conditions import Conditions
+from monitor.errors import RunFailed, UserError
+from monitor.links import PROFILES, Link, link
+from monitor.runtime import wires
+from trainer.spec import SpecError
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        ({"RATE": "100mbit"}, Link(100_000_000)),
+        ({"RATE": "1.5gbit", "DELAY": "500us"}, Link(1_500_000_000, 0.5)),
+        ({"DELAY": "20ms", "JITTER": "5ms", "LOSS": "0.1%"}, Link(None, 20, 5, 0.1)),
+        ({"LINK": "mobile"}, Link(30_000_000, 25, 8, 0.5)),
+        ({"LINK": "mobile", "RATE": "5mbit"}, Link(5_000_000, 25, 8, 0.5)),
+        ({}, None),
+    ],
+)
+def test_words_of_a_link(given, made):
+    assert link(given) == made
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_every_named_link_is_one(name):
+    assert link({"LINK": name}).rate_bits
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"LINK": "dsl"}, "LINK=dsl: one of: lan, "),
+        ({"RATE": "100"}, "RATE=100: a number with a unit (kbit, mbit, gbit), as 100mbit, from 64kbit to 1e+08kbit"),
+        ({"RATE": "0mbit"}, "RATE=0mbit: a number with a unit"),
+        ({"RATE": "-1mbit"}, "RATE=-1mbit: a number with a unit"),
+        ({"DELAY": "20"}, "DELAY=20: a number with a unit (us, ms, s)"),
+        ({"DELAY": "11s"}, "DELAY=11s: a number with a unit"),
+        ({"LOSS": "0.1"}, "LOSS=0.1: a number with a unit (%), as 0.1%, from 0% to 50%"),
+        ({"LOSS": "60%"}, "LOSS=60%: a number"),
+        ({"JITTER": "5ms"}, "JITTER=5ms: at most the delay (DELAY=0ms)"),
+    ],
+)
+def test_what_is_no_link_is_one_line(given, says):
+    with pytest.raises(SpecError) as error:
+        link(given)
+    assert str(error.value).startswith(says)
+
+
+def test_each_node_has_its_own():
+    made = Conditions.of({"RATE": "200mbit,50mbit", "DELAY": "1ms"}, 2, "docker")
+    assert made.links == (Link(200_000_000, 1), Link(50_000_000, 1))
+    assert Conditions.of({"CPUS": "0.5"}, 2, "docker").links == ()
+    with pytest.raises(SpecError, match=r"RATE=1mbit,2mbit: one value, or 3 parted by commas"):
+        Conditions.of({"RATE": "1mbit,2mbit"}, 3, "docker")
+    with pytest.raises(SpecError, match=r"LINK=lan: processes of this machine"):
+        Conditions.of({"LINK": "lan"}, 2, "local")
+
+
+class TestShaping:
+    def told(self, made: Link) -> list[str]:
+        return [" ".join(command) for command in shaping.commands("eth0", made.facts())]
+
+    def test_a_rate_alone_is_tbf(self):
+        rate = "qdisc add dev eth0 root tbf rate 100000000bit burst 65536b latency 50ms"
+        assert self.told(Link(100_000_000)) == [rate]
+
+    def test_a_fast_link_may_burst_for_a_tick(self):
+        assert "burst 500000b" in self.told(Link(1_000_000_000))[0]
+
+    def test_a_delay_is_netem_with_the_rate_under_it(self):
+        assert self.told(Link(1_000_000, 20, 5, 0.1)) == [
+            "qdisc add dev eth0 root handle 1: netem limit 100000 delay 20ms 5ms loss 0.1%",
+            "qdisc add dev eth0 parent 1:1 handle 10: tbf rate 1000000bit burst 65536b latency 50ms",
+        ]
+
+    def test_loss_alone(self):
+        netem = "qdisc add dev eth0 root handle 1: netem limit 100000 delay 0ms loss 1%"
+        assert self.told(Link(None, loss_percent=1)) == [netem]
+
+    def test_no_tc_and_a_tc_that_fails_are_one_line(self, monkeypatch):
+        def run(*_, **__):
+            raise problem
+
+        monkeypatch.setattr(subprocess, "run", run)
+        problem = FileNotFoundError("tc")
+        assert shaping.main("null")["error"].startswith("there is no tc in the node image")
+        problem = subprocess.CalledProcessError(2, "tc", stderr="Error: Specified qdisc kind\nis unknown.\n")
+        assert shaping.main("null") == {"error": "Error: Specified qdisc kind is unknown."}
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "says"),
+    [
+        ({"tbf": True, "netem": False}, Link(1_000_000), None),
+        ({"tbf": True, "netem": True}, Link(None, 20), None),
+        ({"tbf": True, "netem": False}, Link(None, 20), "no netem .* RATE= alone would do"),
+        ({"tbf": False, "netem": False}, Link(None, 20), "no netem .* no link can be shaped here"),
+        ({"tbf": False, "netem": True}, Link(1_000_000), "RATE: the engine's kernel has no tbf"),
+    ],
+)
+def test_a_kernel_without_it_refuses_with_what_it_can_do(there, asked, says):
+    if says is None:
+        wires.refuse_unknown_kinds([asked, None], there)
+    else:
+        with pytest.raises(UserError, match=says):
+            wires.refuse_unknown_kinds([None, asked], there)
+
+
+def seen(mbit=100.0, ms=0.5) -> dict:
+    return {"rate_bits": mbit * 1e6, "round_trip_ms": ms}
+
+
+class TestJudge:
+    def warned(self, asked, *found) -> list[str]:
+        told = []
+        wires.judge(list(asked), list(found), told.append)
+        return told
+
+    def test_within_five_per_cent(self):
+        assert self.warned([Link(100_000_000)] * 2, seen(95.1), seen(104.9)) == []
+
+    def test_more_than_was_asked_for_fails(self):
+        with pytest.raises(RunFailed, match=r"node 1 sends 106 Mbit/s where RATE=100mbit was asked for"):
+            self.warned([Link(100_000_000)] * 2, seen(), seen(106))
+
+    def test_less_is_warned_of(self):
+        assert self.warned([Link(100_000_000)] * 2, seen(94), seen()) == [
+            "node 0 sends 94 Mbit/s where RATE=100mbit would let more through: "
+            "its CPU, or the next node's, is the limit"
+        ]
+
+    def test_a_round_trip_waits_at_both_ends(self):
+        slow, fast = Link(None, 20), Link(None, 5)
+        assert self.warned([slow, fast], seen(ms=25.5), seen(ms=24)) == []
+        with pytest.raises(RunFailed, match=r"node 0: a round trip takes 20 ms where 25 ms were asked for"):
+            self.warned([slow, fast], seen(ms=20), seen(ms=25))
+        assert len(self.warned([slow, fast], seen(ms=40), seen(ms=25))) == 1
+
+
+def test_runs_are_told_apart_by_their_links():
+    def result(**more) -> dict:
+        return {"spec": {"data": "cifar10"}, "runtime": "docker", "data": {}, **more}
+
+    shaped = result(links=[Link(50_000_000, 20).facts(), Link(100_000_000, 20).facts()])
+    plain = result(links=[])
+    assert words.differences(shaped, [shaped, plain]) == "RATE=50mbit/100mbit DELAY=20ms"
+    assert words.differences(plain, [shaped, plain]) == "RATE= DELAY="
+    assert words.flat(result())["rate"] == ""  # of a version that had no links
+
+
+def test_the_probe_measures_what_it_sends():
+    """Over loopback: the receiver's count of the bits, and a median round trip."""
+    run = [sys.executable, "-m", "monitor.probe"]
+    with subprocess.Popen([*run, "serve", "0.3"], stdout=subprocess.PIPE, text=True) as server:
+        port = json.loads(server.stdout.readline())["port"]
+        client = subprocess.run(
+            [*run, "send", "127.0.0.1", str(port), "0.3"], capture_output=True, text=True, check=True
+        )
+        rate = json.loads(server.stdout.read())["bits_per_second"]
+    assert rate > 1e7
+    assert 0 < json.loads(client.stdout)["round_trip_ms"] < 1000
