@@ -60,7 +60,7 @@ def command(settings: dict[str, str], args) -> int:
     if args.json:
         print(json.dumps(result, indent=1))
     else:
-        summary.show(result, say)
+        summary.show(result, say, warnings=False)  # which were told as they came
     say.print(f"result: {runs / result['id'] / 'result.json'}", highlight=False)
     if pages == "1":
         write_pages(runs / result["id"], say)

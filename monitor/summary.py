@@ -127,7 +127,7 @@ def runs_folder(settings: dict[str, str]) -> Path:
     return folder
 
 
-def show(result: dict, console: Console) -> None:
+def show(result: dict, console: Console, warnings: bool = True) -> None:
     """Print what a run came to: per-rank table with the mean, losses, accuracy, classes, and where the time went."""
     spec = result["spec"]
     colour = STATUS_COLOURS.get(result["status"], "red")
@@ -144,6 +144,10 @@ def show(result: dict, console: Console) -> None:
     )
     if more := words.named(spec):
         console.print(f"with {more}", highlight=False)
+    if links := result.get("links"):
+        asked = " ".join(f"{name.upper()}={text}" for name, text in words.of_links(result).items() if text)
+        rates = ", ".join(f"{link['measured']['rate_bits'] / 1e6:.4g}" for link in links if "measured" in link)
+        console.print(f"links {asked}" + (f"; measured {rates} Mbit/s" if rates else ""), highlight=False)
     if before := result.get("resumed_from"):
         console.print(f"going on from step {before['step']} of {before['run']}", highlight=False)
     if any(rank["steps"] for rank in result.get("ranks", ())):
@@ -167,7 +171,7 @@ def show(result: dict, console: Console) -> None:
             f"test accuracy {share(result['test_accuracy'])} of {result['test_samples_counted']:,}   "
             f"distinct training samples {result['distinct_samples']:,} of {result['data']['train_samples']:,}"
         )
-    for warning in result.get("warnings") or ():
+    for warning in (result.get("warnings") or ()) if warnings else ():
         console.print(f"warning: {warning}", style="yellow", highlight=False)
     spent = result.get("seconds")
     if spent:

@@ -34,10 +34,17 @@ def flat(result: dict) -> dict:
     cpus = dict.fromkeys(f"{one['cpus']:g}" for one in limits if one["cpus"])
     memory = dict.fromkeys(f"{one['memory_bytes'] / 2**20:.0f}m" for one in limits if one["memory_bytes"])
     about |= {"cpus": "/".join(cpus), "memory": "/".join(memory)}
-    for name, key, unit, scale in LINK:
-        values = dict.fromkeys(f"{one[key] / scale:g}{unit}" for one in result.get("links") or [] if one[key])
-        about[name] = "/".join(values)
+    about |= of_links(result)
     return result["spec"] | about | {"from_step": (result.get("resumed_from") or {}).get("step", 0)}
+
+
+def of_links(result: dict) -> dict[str, str]:
+    """What the run's links were asked to be, by word; the values of several nodes are parted by slashes."""
+    links = result.get("links") or []  # older results have none
+    return {
+        name: "/".join(dict.fromkeys(f"{one[key] / scale:g}{unit}" for one in links if one[key]))
+        for name, key, unit, scale in LINK
+    }
 
 
 def taken(spec: dict) -> dict[str, str]:

@@ -77,23 +77,29 @@ def refuse_unknown_kinds(links: list[Link | None], there: dict[str, bool]) -> No
 
 
 def measure(client: DockerClient, containers: list) -> list[dict]:
-    """What each node really sends to the next, all at once: rate_bits (headers included) and round_trip_ms.
+    """What each node really sends to the next, all at once: rate_bits (headers included); and before, round_trip_ms.
 
     Raises RunFailed when a node cannot tell.
     """
-    pairs = zip(containers, containers[1:] + containers[:1], strict=True)
+    pairs = list(zip(containers, containers[1:] + containers[:1], strict=True))
     with ThreadPoolExecutor(len(containers)) as pool:
-        return list(pool.map(lambda pair: _between(client, *pair), pairs))
+        # All pings come before anything is sent: an answer would wait behind what fills its node's queue.
+        pings = list(pool.map(lambda pair: _between(client, *pair, 0.0), pairs))
+        rates = list(pool.map(lambda pair: _between(client, *pair, SECONDS), pairs))
+    return [
+        {"rate_bits": rate["rate_bits"], "round_trip_ms": ping["round_trip_ms"]}
+        for ping, rate in zip(pings, rates, strict=True)
+    ]
 
 
-def _between(client: DockerClient, sender, receiver) -> dict:
+def _between(client: DockerClient, sender, receiver, seconds: float) -> dict:
     probe = [PYTHON, "-m", "monitor.probe"]
     with engine.guard():
-        serving = client.api.exec_create(receiver.id, [*probe, "serve", str(SECONDS)])["Id"]
+        serving = client.api.exec_create(receiver.id, [*probe, "serve", str(seconds)])["Id"]
         said = client.api.exec_start(serving, stream=True)
         first = _json(next(said, b""), receiver)
         port, host = str(first["port"]), receiver.labels["com.docker.compose.service"]
-        code, out = sender.exec_run([*probe, "send", host, port, str(SECONDS)])
+        code, out = sender.exec_run([*probe, "send", host, port, str(seconds)])
         if code:
             raise RunFailed(
                 f"node {sender.name} could not measure its link: {engine.one_line(out.decode(errors='replace'))}"

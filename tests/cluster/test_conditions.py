@@ -1,4 +1,4 @@
-"""Limits of a run on real containers: in force while it goes on, as seen from inside; taken back whatever ends it."""
+"""Limits and links of a run on real containers: in force while it goes on, as seen from inside; taken back after it."""
 
 import signal
 
@@ -7,6 +7,7 @@ from test_cluster_runs import LONG, nothing_left, start
 from testbed import syncbed
 
 from monitor import engine, limits
+from monitor.runtime import wires
 
 SMALL = {"NODES": 2, "MODEL": "logistic", "DATA": "synthetic"}
 GIB = 2**30
@@ -57,10 +58,65 @@ def test_what_a_killed_orchestrator_left_is_told_and_taken_back(cluster, tmp_pat
     assert given(cluster) == before
 
 
+def shaped(cluster) -> list[str]:
+    """The tbf qdiscs that the nodes see."""
+    shown = [node.exec_run(["tc", "qdisc", "show", "dev", "eth0"])[1].decode() for node in cluster.nodes]
+    return [line.split(" burst")[0].split("rate ")[1] for text in shown for line in text.splitlines() if "tbf" in line]
+
+
+@pytest.mark.parametrize("rate", ["50mbit", "200mbit", "1gbit"])
+def test_a_link_lets_through_what_was_asked_for(cluster, tmp_path, rate):
+    run = start(cluster, tmp_path, RATE=rate, STEPS=2, **SMALL)
+    code, out = run.finish()
+    assert code == 0, out
+    links = run.result()["links"]
+    for link in links:
+        assert link["measured"]["rate_bits"] == pytest.approx(link["rate_bits"], rel=0.05)
+    assert [link["rate_bits"] for link in links] == [{"50mbit": 5e7, "200mbit": 2e8, "1gbit": 1e9}[rate]] * 2
+    assert shaped(cluster) == []
+    nothing_left(cluster)
+
+
+def test_a_training_step_takes_what_the_slowest_link_lets_through(cluster, tmp_path):
+    """A flat all-reduce on a link that counts: its payload fills it, headers included, but for what it waits itself."""
+    words = {"NODES": 2, "MODEL": "vgg11", "BATCH": 4, "SYNC": "all_reduce", "GRANULARITY": "flat", "STEPS": 3}
+    run = start(cluster, tmp_path, RATE="200mbit,100mbit", **words)
+    run.wait_for("step")
+    assert shaped(cluster) == ["200Mbit", "100Mbit"]
+    code, out = run.finish()
+    assert code == 0, out
+    slow = run.result()["ranks"][1]
+    assert 0.75 < 8 * slow["sent_bytes"] / slow["steps"] / slow["phase_seconds"]["sync"] / 100e6 < 1
+
+
+def test_what_the_kernel_has_not_is_refused_with_what_it_can_do(cluster, tmp_path):
+    code, out = start(cluster, tmp_path, LINK="wan-eu-us", STEPS=2, **SMALL).finish()
+    kinds = wires.kinds(cluster.client, cluster.node(0).image.id, cluster.project)
+    assert kinds["tbf"]
+    if kinds["netem"]:
+        pytest.skip("this kernel has netem")
+    assert code == 2
+    assert "the engine's kernel has no netem (sch_netem), which they need; RATE= alone would do" in out
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_links_of_a_killed_orchestrator_are_taken_back_by_clean(cluster, tmp_path):
+    run = start(cluster, tmp_path, RATE="300mbit", **SMALL | LONG)
+    run.wait_for("step")
+    run.process.kill()
+    run.process.wait()
+    nothing_left(cluster)
+    assert shaped(cluster) == ["300Mbit", "300Mbit"]
+    assert "a run that was killed left its link shaped" in syncbed("doctor", f"PROJECT={cluster.project}").stdout
+    assert "a run's link of" in syncbed("clean", f"PROJECT={cluster.project}").stdout
+    assert shaped(cluster) == []
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         ({"CPUS": "0.5,0.5,0.5"}, "CPUS=0.5,0.5,0.5: one value, or 2 parted by commas"),
+        ({"RATE": "100"}, "RATE=100: a number with a unit (kbit, mbit, gbit), as 100mbit"),
         ({"CPUS": "1000"}, "CPUS=1000: cores per node, a number from 0.05 to the host's"),
     ],
 )
