@@ -9,7 +9,7 @@ from testbed import syncbed
 from monitor import engine, limits
 from monitor.runtime import wires
 
-SMALL = {"NODES": 2, "MODEL": "logistic", "DATA": "synthetic"}
+SMALL = {"NODES": 2, "MODEL": "logistic"}
 GIB = 2**30
 
 
