@@ -9,7 +9,7 @@ from testbed import syncbed
 from monitor import engine, limits
 from monitor.runtime import wires
 
-SMALL = {"NODES": 2, "MODEL": "logistic"}
+SMALL = {"NODES": 2, "MODEL": "cnn3"}
 GIB = 2**30
 
 
