@@ -103,15 +103,9 @@ def test_a_node_that_is_stopped_ends_the_run_and_is_named(cluster, tmp_path):
 
 
 def test_a_node_out_of_memory_is_told_from_a_kill(cluster, tmp_path):
-    node = cluster.node(1)
-    asked = node.attrs["HostConfig"]
-    node.update(mem_limit="150m", memswap_limit="150m")
-    try:
-        large = write_cifar(tmp_path / "large", train=1024)
-        run = start(cluster, tmp_path, BATCH=512, STEPS=4, DATA_DIR=large)
-        code, out = run.finish()
-    finally:
-        node.update(mem_limit=asked["Memory"], memswap_limit=asked["MemorySwap"])
+    large = write_cifar(tmp_path / "large", train=1024)
+    run = start(cluster, tmp_path, BATCH=1024, STEPS=4, DATA_DIR=large, MEMORY="4g,512m,4g,4g")
+    code, out = run.finish()
     error = run.result()["error"]
     assert (code, error["kind"], error["rank"]) == (1, "out_of_memory", 1), out
 
