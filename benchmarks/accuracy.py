@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.common import publish, syncbed
 
-COMMON = ["RUNTIME=local", "MODEL=cnn5", "DATA=fashion_mnist", "BATCH=64", "EPOCHS=1", "LR=0.02"]
+COMMON = ["RUNTIME=local", "MODEL=cnn5", "DATA=fashion_mnist", "BATCH=64", "EPOCHS=1"]
 TWO = ["NODES=2"]
 EXACT = 1.0
 CASES = {  # name: (settings, points below single that are allowed)
