@@ -66,12 +66,18 @@ def shaped(cluster) -> list[str]:
 
 @pytest.mark.parametrize("rate", ["50mbit", "200mbit", "1gbit"])
 def test_a_link_lets_through_what_was_asked_for(cluster, tmp_path, rate):
-    run = start(cluster, tmp_path, RATE=rate, STEPS=2, **SMALL)
-    code, out = run.finish()
-    assert code == 0, out
-    links = run.result()["links"]
-    for link in links:
-        assert link["measured"]["rate_bits"] == pytest.approx(link["rate_bits"], rel=0.05)
+    for attempt in range(3):  # on a busy machine it may let less through: its node has to wait for a core
+        (tmp_path / str(attempt)).mkdir()
+        run = start(cluster, tmp_path / str(attempt), RATE=rate, STEPS=2, **SMALL)
+        code, out = run.finish()
+        assert code == 0, out
+        links = run.result()["links"]
+        shares = [link["measured"]["rate_bits"] / link["rate_bits"] for link in links]
+        assert max(shares) < 1.05
+        if min(shares) > 0.95:
+            break
+        assert any("is the limit" in warning for warning in run.result()["warnings"])
+    assert min(shares) > 0.95
     assert [link["rate_bits"] for link in links] == [{"50mbit": 5e7, "200mbit": 2e8, "1gbit": 1e9}[rate]] * 2
     assert shaped(cluster) == []
     nothing_left(cluster)
