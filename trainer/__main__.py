@@ -127,6 +127,7 @@ def run(rank: Rank) -> None:
     threads = environment.threads()
     interface = environment.interface(place.master_addr, place.master_port)
     environment.settle(threads, interface)
+    environment.keep_freed_memory()
     rank.tell(
         events.Started(
             rank=place.rank,

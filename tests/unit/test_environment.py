@@ -1,7 +1,10 @@
 """Threads from the cgroup, the interface from the route: settled before torch is imported."""
 
+import os
+import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +18,8 @@ from trainer.environment import (
     settle,
     threads,
 )
+
+ROOT = Path(__file__).parents[2]
 
 
 def tree(root, **files):
@@ -120,3 +125,35 @@ assert torch._dynamo.config.disable is False  # anything else is asked of the re
 assert "torch._inductor" in sys.modules or "torch._dynamo.config" in sys.modules
 """
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+FAULTS = """
+import ctypes, resource, sys
+from trainer.environment import keep_freed_memory
+if sys.argv[1] == "kept":
+    keep_freed_memory()
+libc, size = ctypes.CDLL(None), 64 << 20
+libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+
+def use():
+    place = libc.malloc(size)
+    ctypes.memset(place, 1, size)
+    libc.free(place)
+
+use()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(3):
+    use()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) * resource.getpagesize() / (3 * size))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
+def test_large_tensors_memory_is_not_given_back_to_the_kernel_and_cleared_again():
+    def share_of_new_pages(how: str) -> float:
+        command = [sys.executable, "-c", FAULTS, how]
+        done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, check=True)
+        return float(done.stdout)
+
+    assert share_of_new_pages("given back") > 0.001  # huge pages are 512 in one
+    assert share_of_new_pages("kept") < 0.0001
