@@ -27,7 +27,7 @@ CASES = {  # name: (settings, points below single that are allowed)
     "all_reduce topk 1 %": ([*TWO, "SYNC=all_reduce", "COMPRESS=topk"], 5.0),
     "all_reduce powersgd 2": ([*TWO, "SYNC=all_reduce", "COMPRESS=powersgd"], 3.0),
     "local_sgd H=8": ([*TWO, "SYNC=local_sgd"], 2.0),
-    "diloco H=8": ([*TWO, "SYNC=diloco"], 5.0),
+    "diloco H=8": ([*TWO, "SYNC=diloco"], 8.0),
     "gossip ring": ([*TWO, "SYNC=gossip"], 2.0),
     "ps_async": ([*TWO, "SYNC=ps_async", "COLOCATED=1"], 3.0),
     "psgd": ([*TWO, "SYNC=psgd"], 10.0),

@@ -2,7 +2,7 @@
 
     make cluster-up CPUS=1 && .venv/bin/python benchmarks/sync_cost.py DATA_DIR=cifar   # an open network, 10 minutes
     make cluster-up CPUS=0.5 && .venv/bin/python benchmarks/sync_cost.py DATA_DIR=cifar # the default limit on 2 cores
-    sudo .venv/bin/python benchmarks/sync_cost.py --rate 200mbit DATA_DIR=cifar         # all sending shaped by tbf
+    make cluster-up CPUS=1 && .venv/bin/python benchmarks/sync_cost.py --rate 200mbit DATA_DIR=cifar
 
 VGG-11, 4 nodes, bf16, global batch 256, on CIFAR-10 (DATA_DIR) or, where that cannot be had, synthetic images. The
 steps without synchronisation are those of psgd, which trains alone until its last step. Strategies take turns, so that
@@ -16,9 +16,7 @@ COMPRESS=powersgd RANK=2 brings it under a tenth.
 import argparse
 import json
 import statistics
-import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -40,22 +38,6 @@ SHAPED = {
     "all_reduce flat bf16": [*FLAT, "COMPRESS=bf16"],
     "all_reduce flat powersgd": [*FLAT, "COMPRESS=powersgd"],
 }
-UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
-
-
-@contextmanager
-def shaped(container: str, rate: str):
-    """Shape what a container sends, from the host: the nodes themselves may not touch their interface."""
-    inspect = ["docker", "inspect", "--format", "{{.State.Pid}}", container]
-    pid = subprocess.run(inspect, capture_output=True, text=True, check=True).stdout.strip()
-    tc = ["nsenter", "--target", pid, "--net", "tc", "qdisc"]
-    subprocess.run(
-        [*tc, "replace", "dev", "eth0", "root", *f"tbf rate {rate} burst 256kb latency 50ms".split()], check=True
-    )
-    try:
-        yield
-    finally:
-        subprocess.run([*tc, "del", "dev", "eth0", "root"], check=True)
 
 
 def measure(cases: dict[str, list[str]], common: list[str], steps: int, turns: int) -> tuple[dict[str, dict], dict]:
@@ -79,12 +61,12 @@ def measure(cases: dict[str, list[str]], common: list[str], steps: int, turns: i
         name: {key: statistics.median(t[key] for t in all_turns) for key in all_turns[0]}
         for name, all_turns in found.items()
     }
-    return medians, {"data": result["data"]["label"], "limits": result["limits"]}
+    return medians, {"data": result["data"]["label"], "limits": result["limits"], "links": result["links"]}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rate", help="shape every node's sending, as 200mbit")
+    parser.add_argument("--rate", help="RATE= of every run, as 200mbit")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("words", nargs="*", help="further settings of every run")
@@ -97,11 +79,8 @@ def main() -> None:
         figures = {name: {"to_none": round(f["step"] / alone, 3)} for name, f in found.items()}
         publish(f"sync_cost_{on['limits'][0]['cpus']:g}_cores", figures, spec | on)
         return
-    with ExitStack() as links:
-        for node in range(4):
-            links.enter_context(shaped(f"syncbed-trainer-{node}-1", args.rate))
-        found, on = measure(SHAPED, args.words, args.steps, args.turns)
-    bits = float(args.rate[:-4]) * UNITS[args.rate[-4:]]
+    found, on = measure(SHAPED, [*args.words, f"RATE={args.rate}"], args.steps, args.turns)
+    bits = on["links"][0]["rate_bits"]
     plain = found["all_reduce flat"]
     figures = {
         name: {
