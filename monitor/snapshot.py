@@ -59,7 +59,7 @@ def command(settings: dict[str, str], args) -> int:
     except OSError as error:
         raise RunFailed(f"RUN={run}: {path} cannot be written ({error.strerror or error})") from None
     if (lacking := found["first"] - start) > BEFORE_SECONDS:
-        print(f"warning: Prometheus no longer has the first {lacking:.0f} s of the run", file=sys.stderr)
+        print(f"warning: Prometheus has nothing of the first {lacking:.0f} s of the run", file=sys.stderr)
     size = path.stat().st_size
     if args.json:
         print(json.dumps({"path": str(path), "bytes": size, **found}))

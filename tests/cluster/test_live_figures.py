@@ -4,16 +4,20 @@ import gzip
 import json
 
 import pytest
-from orchestrator import Orchestrator
+from orchestrator import Orchestrator, wait_until
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from testbed import syncbed
+
+from monitor import prometheus
 
 STEPS = 5
 
 
 @pytest.fixture(scope="module")
 def run(cluster, tmp_path_factory):
-    settings = {"MODEL": "logistic", "SYNC": "local_sgd", "H": 2, "NODES": 3, "BATCH": 48}
+    settings = {"MODEL": "logistic", "DATA": "cifar10", "SYNC": "local_sgd", "H": 2, "NODES": 3, "BATCH": 48}
+    scraped = 'sum(up{job="node"}) == 4'  # a cluster that has just been started is found some seconds later
+    wait_until(lambda: prometheus.query(cluster.prometheus_url, scraped))
     run = Orchestrator(
         tmp_path_factory.mktemp("live"), RUNTIME="docker", PROJECT=cluster.project, STEPS=STEPS, **settings
     )

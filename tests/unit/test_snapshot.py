@@ -154,7 +154,7 @@ def test_a_start_that_is_gone_is_a_warning(runs, monkeypatch, capsys):
     with prometheus(late) as url:
         held_by(monkeypatch, url)
         assert keep(runs) == 0
-    assert capsys.readouterr().err == "warning: Prometheus no longer has the first 3 s of the run\n"
+    assert capsys.readouterr().err == "warning: Prometheus has nothing of the first 3 s of the run\n"
 
 
 def test_a_run_that_prometheus_has_nothing_of(runs, monkeypatch):
