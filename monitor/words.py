@@ -3,6 +3,8 @@
 Specs are taken as results hold them, so that those of older versions can be read.
 """
 
+from collections.abc import Iterable
+
 from trainer.registry import MODELS, SYNCS
 from trainer.spec import RunSpec
 
@@ -31,20 +33,26 @@ def flat(result: dict) -> dict:
     """
     about = {"runtime": result["runtime"], "data": result["data"].get("key", result["spec"]["data"])}
     limits = result.get("limits") or []  # older results have none
-    cpus = dict.fromkeys(f"{one['cpus']:g}" for one in limits if one["cpus"])
-    memory = dict.fromkeys(f"{one['memory_bytes'] / 2**20:.0f}m" for one in limits if one["memory_bytes"])
-    about |= {"cpus": "/".join(cpus), "memory": "/".join(memory)}
+    about |= {
+        "cpus": _each((one["cpus"] for one in limits), "{:g}"),
+        "memory": _each((one["memory_bytes"] and one["memory_bytes"] / 2**20 for one in limits), "{:.0f}m"),
+    }
     about |= of_links(result)
     return result["spec"] | about | {"from_step": (result.get("resumed_from") or {}).get("step", 0)}
 
 
 def of_links(result: dict) -> dict[str, str]:
-    """What the run's links were asked to be, by word; the values of several nodes are parted by slashes."""
+    """What the run's links were asked to be, by word, as `make run` takes it; empty where nothing was asked for."""
     links = result.get("links") or []  # older results have none
     return {
-        name: "/".join(dict.fromkeys(f"{one[key] / scale:g}{unit}" for one in links if one[key]))
-        for name, key, unit, scale in LINK
+        name: _each((one[key] and one[key] / scale for one in links), "{:g}" + unit) for name, key, unit, scale in LINK
     }
+
+
+def _each(values: Iterable[float | None], form: str) -> str:
+    """Of each node, in order, parted by commas; once where all are alike. Nothing and 0 are the same."""
+    told = [form.format(value or 0) for value in values]
+    return "" if not set(told) - {form.format(0)} else told[0] if len(set(told)) == 1 else ",".join(told)
 
 
 def taken(spec: dict) -> dict[str, str]:

@@ -151,9 +151,24 @@ def test_runs_are_told_apart_by_their_links():
 
     shaped = result(links=[Link(50_000_000, 20).facts(), Link(100_000_000, 20).facts()])
     plain = result(links=[])
-    assert words.differences(shaped, [shaped, plain]) == "RATE=50mbit/100mbit DELAY=20ms"
+    assert words.differences(shaped, [shaped, plain]) == "RATE=50mbit,100mbit DELAY=20ms"
     assert words.differences(plain, [shaped, plain]) == "RATE= DELAY="
     assert words.flat(result())["rate"] == ""  # of a version that had no links
+
+
+def test_runs_are_told_apart_by_which_node_has_what():
+    """One slow node of three is another run than two."""
+
+    def result(cpus, rates, delays) -> dict:
+        limits = [{"cpus": cores, "memory_bytes": None} for cores in cpus]
+        links = [Link(rate, delay).facts() for rate, delay in zip(rates, delays, strict=True)]
+        return {"spec": {"data": "cifar10"}, "runtime": "docker", "data": {}, "limits": limits, "links": links}
+
+    one = result([0.5, 0.5, 0.2], [10**8, 10**8, 10**7], [20, 20, 0])
+    two = result([0.5, 0.2, 0.2], [10**8, 10**7, 10**7], [20, 0, 0])
+    told = "CPUS=0.5,0.2,0.2 RATE=100mbit,10mbit,10mbit DELAY=20ms,0ms,0ms"
+    assert words.differences(two, [one, two]) == told
+    assert words.flat(two)["memory"] == words.flat(two)["loss"] == ""
 
 
 def test_the_probe_measures_what_it_sends():
