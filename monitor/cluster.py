@@ -241,14 +241,14 @@ def _verify(client: DockerClient, wanted: ClusterSettings) -> dict[str, dict]:
     """Ask every node, from inside, whether it is what was asked for. Raises RunFailed naming the first that is not."""
     nodes = {c.labels[_SERVICE]: c for c in containers(client, wanted.project) if c.labels[ROLE_LABEL] == "node"}
 
-    def look(node: Container) -> dict:
-        facts = engine.node_facts(node)
-        if not facts["run"] and wires.take_back(client, node, wanted.project, facts["shaped"]):
-            return engine.node_facts(node)  # a run whose orchestrator was killed had taken nothing back
-        return facts
+    def look() -> dict[str, dict]:
+        with ThreadPoolExecutor(16) as pool:
+            return dict(zip(nodes, pool.map(engine.node_facts, nodes.values()), strict=True))
 
-    with ThreadPoolExecutor(16) as pool:
-        facts = dict(zip(nodes, pool.map(look, nodes.values()), strict=True))
+    facts = look()
+    shaped = {node: facts[name]["shaped"] for name, node in nodes.items()}
+    if nodes and wires.take_back(client, shaped, wanted.project, next(iter(nodes.values())), "cluster-up"):
+        facts = look()  # a run whose orchestrator was killed had taken nothing back
     if list(facts) != wanted.node_names():
         raise RunFailed(
             f"asked for {wanted.nodes} nodes, found {', '.join(facts) or 'none'}: make cluster-down cluster-up mends it"

@@ -9,7 +9,7 @@ from docker import DockerClient
 from docker.models.containers import Container
 
 from monitor import engine, images
-from monitor.cluster import remove_containers, remove_project, tell_removed
+from monitor.cluster import containers, remove_containers, remove_project, tell_removed
 from monitor.cluster_settings import SETTINGS, project
 from monitor.engine import PROJECT_LABEL, ROLE_LABEL
 from monitor.errors import RunFailed, UserError, refuse_unknown
@@ -41,20 +41,30 @@ def clean(settings: dict[str, str], args) -> int:
             # Without a role: it carried data into a volume, and its maker died before removing it.
             if mine and ROLE_LABEL not in container.labels and not _young(container.attrs["Created"]):
                 removed += remove_containers([container])
-            elif mine and container.labels.get(ROLE_LABEL) == "node" and container.status == "running":
-                with suppress(RunFailed):  # `check` ends ranks that no launcher holds any more, and says which
-                    facts = engine.node_facts(container)
-                    removed += [f"process {pid} in {container.name}" for pid in facts["leftovers"]]
-                    if not facts["run"]:
-                        of = container.labels[PROJECT_LABEL]
-                        removed += wires.take_back(client, container, of, facts["shaped"])
-                    removed += [] if facts["run"] else _remove_outputs(container)
+        for name in sorted(alive):
+            if only in (None, name):
+                removed += _tidy(client, name)
         for dead in sorted(_projects(client) - alive):
             if only in (None, dead):
                 removed += remove_project(client, dead)
         removed += [f"image {tag}" for tag in images.remove_old(client)] if only is None else []
     tell_removed(removed, args.json, "nothing was left behind")
     return 0
+
+
+def _tidy(client: DockerClient, project: str) -> list[str]:
+    """What runs left in the nodes of a cluster. Of the nodes' own nothing is touched while a run has them."""
+    removed, shaped, runs = [], {}, []
+    nodes = [c for c in containers(client, project) if c.labels.get(ROLE_LABEL) == "node" and c.status == "running"]
+    for container in nodes:
+        with suppress(RunFailed):  # `check` ends ranks that no launcher holds any more, and says which
+            facts = engine.node_facts(container)
+            removed += [f"process {pid} in {container.name}" for pid in facts["leftovers"]]
+            shaped[container] = facts["shaped"]
+            runs.append(facts["run"])
+    if not shaped or any(runs):  # a run may have but some of them; what is in the volume may be its own
+        return removed
+    return removed + wires.take_back(client, shaped, project, nodes[0], "clean") + _remove_outputs(next(iter(shaped)))
 
 
 def _remove_outputs(node: Container) -> list[str]:

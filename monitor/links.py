@@ -47,6 +47,11 @@ class Link:
         """Whether it is more than a rate."""
         return bool(self.delay_ms or self.jitter_ms or self.loss_percent)
 
+    @property
+    def shapes(self) -> bool:
+        """Whether it is anything at all."""
+        return bool(self.rate_bits) or self.needs_netem
+
     def facts(self) -> dict:
         """For results."""
         return asdict(self)

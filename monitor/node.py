@@ -1,7 +1,8 @@
-"""Inside a node, between the orchestrator and a rank. Three commands, all started through the runtime:
+"""Inside a node, between the orchestrator and a rank. Four commands, all started through the runtime:
 
     python -m monitor.node check    print one JSON object: what this node is, as seen from inside
     python -m monitor.node run      read one JSON request on stdin, run one rank, forward its output, end with `exited`
+    python -m monitor.node hold ID  hold the node as a run does, until stdin ends; print held or busy
     python -m monitor.node end ID   kill the launchers and ranks of run ID: for launchers that do not listen any more
 
 `run` holds the node's lock for as long as the rank lives, so two runs never share a node, and the kernel lets go of it
@@ -45,10 +46,16 @@ def main() -> int:
             return 0
         case ["run"]:
             return run(json.loads(sys.stdin.readline()))
+        case ["hold", who]:
+            with take_lock(who) or contextlib.nullcontext() as lock:
+                print("held" if lock else "busy", flush=True)
+                if lock:
+                    sys.stdin.read()
+            return 0 if lock else 3
         case ["end", run_id]:
             _kill(lambda variables: f"{LAUNCHER}={run_id}".encode() in variables)
             return 0
-    print("usage: python -m monitor.node check|run|end ID", file=sys.stderr)
+    print("usage: python -m monitor.node check|run|hold ID|end ID", file=sys.stderr)
     return 2
 
 
@@ -87,8 +94,8 @@ def shaped() -> bool:
 
 def run(request: dict) -> int:
     """Run one rank to its end. `request`: run (id), rank, local_rank, env (added to this process's), argv; wait: start
-    the rank only on a line GO; limits: what must be in force in this node; mpi: for a rank that takes part in MPI, see
-    monitor/mpi.py.
+    the rank only on a line GO; limits, shaped: what must be in force in this node; mpi: for a rank that takes part in
+    MPI, see monitor/mpi.py.
 
     The launcher of the node's first rank (local_rank 0) takes the lock for its run; those of the others wait for that.
     Prints Held; or Busy, and returns 3, when another run holds the node. Otherwise returns 0 or 1 as the rank ended.
@@ -105,7 +112,10 @@ def run(request: dict) -> int:
     threading.Thread(target=_obey, args=(started, go), daemon=True).start()
     if request.get("wait"):
         go.wait()
-    if problem := limits.await_inside(request["limits"]) if "limits" in request else None:
+    problem = limits.await_inside(request["limits"]) if "limits" in request else None
+    if not problem and (there := request.get("shaped")) is not None and shaped() != there:
+        problem = "its link is not shaped any more" if there else "its link is shaped, which was not asked for"
+    if problem:
         write(Failed(rank=rank, kind="own", message=problem))
         return 1
     kills_before = cgroup.read().oom_kills or 0
@@ -137,7 +147,7 @@ def run(request: dict) -> int:
     return 0 if code == 0 else 1
 
 
-def take_lock(run_id: str, metrics: Path):
+def take_lock(run_id: str, metrics: Path | None = None):
     """The node's lock, held until this process ends; None when another run holds it. Empties the folder of metrics."""
     STATE.mkdir(parents=True, exist_ok=True)
     lock = (STATE / "lock").open("a+")
@@ -151,8 +161,9 @@ def take_lock(run_id: str, metrics: Path):
                 return None
             time.sleep(0.02)
     lock.truncate(0)
-    shutil.rmtree(metrics, ignore_errors=True)  # the figures of an earlier run are not this one's
-    metrics.mkdir(parents=True)
+    if metrics:
+        shutil.rmtree(metrics, ignore_errors=True)  # the figures of an earlier run are not this one's
+        metrics.mkdir(parents=True)
     lock.write(run_id)  # from here on the node's other ranks may start
     lock.flush()
     return lock

@@ -39,7 +39,9 @@ class Job:
         """The ranks, in order."""
         return seats(self.spec)
 
-    def request(self, seat: Seat, python: str, limits: Limits | None = None, **environment: str) -> bytes:
+    def request(
+        self, seat: Seat, python: str, limits: Limits | None = None, shaped: bool | None = None, **environment: str
+    ) -> bytes:
         """What the node's launcher reads on its stdin (monitor/node.py), a line of JSON."""
         ranks = {
             "RANK": str(seat.rank),
@@ -51,6 +53,8 @@ class Job:
         who = {"run": self.run_id, "rank": seat.rank, "local_rank": seat.local_rank}
         if limits:
             who["limits"] = limits
+        if shaped is not None:
+            who["shaped"] = shaped
         if seat.rank == 0:
             who["wait"] = True  # until the conditions of the run have been brought about
         if self.spec.transport == "mpi":

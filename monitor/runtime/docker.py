@@ -46,6 +46,7 @@ class DockerRuntime(Runtime):
         self._port = 0
         self._data_present: set[str] = set()
         self._data = self._resume = ""
+        self._held = False  # whether the nodes were this run's
         self.default_nodes = len(containers)
 
     @classmethod
@@ -188,6 +189,7 @@ class DockerRuntime(Runtime):
             seat,
             PYTHON,
             self.limits[seat.node],
+            bool(self._links) and self._links[seat.node].shapes,
             MASTER_ADDR=self.node_name(0),
             MASTER_PORT=str(self._port),
             SYNCBED_DATA=self._data,
@@ -203,6 +205,7 @@ class DockerRuntime(Runtime):
         return DockerRank(stream, request, seat.rank, said, Execution(container, exec_id, job.run_id))
 
     def held(self, job: Job, warn: Callable[[str], None]) -> None:
+        self._held = True
         nodes = [self._containers[self.node_name(node)] for node in range(job.spec.nodes)]
         with ThreadPoolExecutor(len(nodes)) as pool:
             list(pool.map(self._bring_about, nodes, self.limits, self._links or [None] * len(nodes)))
@@ -213,6 +216,7 @@ class DockerRuntime(Runtime):
 
     def _bring_about(self, container, wanted: limits.Limits, link: Link | None) -> None:
         with engine.guard():
+            container.reload()  # another run may have taken place since it was looked at
             limits.put(container, wanted)
         if link or container.name in self._shaped:
             self._shaped.add(container.name)
@@ -251,9 +255,11 @@ class DockerRuntime(Runtime):
     def release(self, job: Job) -> None:
         with engine.guard():
             nodes = [self._containers[self.node_name(node)] for node in range(job.spec.nodes)]
-        with ThreadPoolExecutor(len(nodes)) as pool:
-            list(pool.map(lambda c: wires.take_back(self._client, c, self._project, c.name in self._shaped), nodes))
-            self._containers[self.node_name(0)].exec_run(["rm", "-rf", f"/runs/{job.run_id}"])
+        if self._held:  # else they are another's, with what that one brought about
+            shaped = {container: container.name in self._shaped for container in nodes}
+            wires.take_back(self._client, shaped, self._project, nodes[0], job.run_id)
+        with engine.guard():
+            nodes[0].exec_run(["rm", "-rf", f"/runs/{job.run_id}"])
 
 
 def _unpack(tar: tarfile.TarFile, target: Path) -> None:

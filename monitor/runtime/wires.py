@@ -2,6 +2,7 @@
 measured from inside, before a run begins.
 """
 
+import itertools
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from docker import DockerClient
 from monitor import engine, limits
 from monitor.errors import RunFailed, UserError
 from monitor.links import Link
+from monitor.runtime.hold import hold
 
 FRAME, PAYLOAD = 1514, 1448  # bytes: a full TCP segment as tbf counts it, and what it carries (MTU 1500, time stamps)
 SECONDS = 1.0  # of sending that are measured
@@ -55,13 +57,29 @@ def _helper(client: DockerClient, image: str, project: str, network: str, argume
     return told
 
 
-def take_back(client: DockerClient, container, project: str, shaped: bool) -> list[str]:
-    """Give the node what the cluster gave it, where a run had changed that. Returns what was taken back."""
+def take_back(client: DockerClient, nodes: dict, project: str, first, who: str) -> list[str]:
+    """Give nodes what the cluster gave them, where a run had changed that; not while a run has them, which does it.
+
+    `nodes`: whether each one's link is shaped. `first`: the cluster's node 0. Returns what was taken back.
+    """
+    changed = {c: shaped for c, shaped in nodes.items() if shaped or limits.wrong(limits.now(c), limits.own(c))}
+    if not changed:
+        return []
+    with hold(first, who) as ours:
+        if not ours:
+            return []
+        with ThreadPoolExecutor(len(changed)) as pool:
+            done = pool.map(lambda node: _take_back(client, *node, project), changed.items())
+        return list(itertools.chain(*done))
+
+
+def _take_back(client: DockerClient, container, shaped: bool, project: str) -> list[str]:
     done = []
     if shaped:
         shape(client, container, project, None)
         done.append(f"a run's link of {container.name}")
     with engine.guard():
+        container.reload()
         if limits.put(container, limits.own(container)):
             done.append(f"a run's limits of {container.name}")
     return done

@@ -281,3 +281,30 @@ def test_a_rank_is_not_started_where_its_limits_are_not_in_force(tmp_path):
     assert isinstance(held, events.Held)
     assert (failed.kind, failed.rank, process.returncode) == ("own", 2, 1)
     assert failed.message.startswith("CPUS=0.123 was asked for, ")
+
+
+def test_a_node_is_held_until_stdin_ends_and_its_figures_are_left(tmp_path):
+    (tmp_path / "metrics").mkdir()
+
+    def hold():
+        command = [sys.executable, "-m", "monitor.node", "hold", "clean"]
+        env = _environment() | {"SYNCBED_STATE": str(tmp_path)}
+        return subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    with hold() as first:
+        assert first.stdout.readline() == "held\n"
+        with hold() as second:
+            assert second.stdout.readline() == "busy\n"
+            assert second.wait(30) == 3
+        refused = last_event(launch(tmp_path, SLEEP))
+        assert (type(refused), refused.run) == (events.Busy, "clean")
+        assert (tmp_path / "metrics").exists()
+        first.stdin.close()
+        assert first.wait(30) == 0
+    assert last_event(launch(tmp_path, [sys.executable, "-c", ""])).code == 0
+
+
+def test_a_rank_is_not_started_on_a_link_that_is_not_as_asked_for(tmp_path):
+    event = last_event(launch(tmp_path, SLEEP, shaped=True))
+    assert (type(event), event.message) == (events.Failed, "its link is not shaped any more")
+    assert last_event(launch(tmp_path, [sys.executable, "-c", ""], shaped=False)).code == 0

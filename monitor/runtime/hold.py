@@ -1,0 +1,47 @@
+"""Hold a cluster's first node, and so all of them: no run begins meanwhile, and none goes on.
+
+Every run has a rank on node 0 and holds that node first, so whoever holds it may change all others.
+"""
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from docker.utils import socket as docker_socket
+
+from monitor import engine
+from monitor.errors import UserError
+from monitor.runtime.docker_rank import PYTHON
+
+SECONDS = 60.0  # in which the node says whether it is held: a Python has to start, on a twentieth of a core
+
+
+@contextmanager
+def hold(node, who: str) -> Iterator[bool]:
+    """Whether node 0 is ours until the end of the block: False when a run has it. `who`: shown to runs meanwhile.
+
+    A node that cannot be asked (stopped, paused, gone) is nobody's.
+    """
+    stream, theirs = None, False
+    try:
+        with suppress(UserError), engine.guard():
+            api = node.client.api
+            command = [PYTHON, "-m", "monitor.node", "hold", who]
+            stream = api.exec_start(api.exec_create(node.id, command, stdin=True)["Id"], socket=True)
+            theirs = _first_line(stream) == "busy"
+        yield not theirs
+    finally:
+        if stream:
+            stream.close()
+            getattr(stream, "_sock", stream).close()
+
+
+def _first_line(stream) -> str:
+    connection, said = getattr(stream, "_sock", stream), b""
+    connection.settimeout(SECONDS)
+    with suppress(OSError, ValueError, struct.error):
+        for number, data in docker_socket.frames_iter(connection, tty=False):
+            said += data if number == docker_socket.STDOUT else b""
+            if b"\n" in said:
+                break
+    return said.decode(errors="replace").strip()

@@ -1,0 +1,98 @@
+"""Who may change nodes: the run that has them, or whoever holds their first one. Not a run that came second."""
+
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from test_conditions import OWN, Container
+
+from monitor import engine, leftovers, limits
+from monitor.runtime import wires
+from monitor.runtime.base import Job
+from monitor.runtime.docker import DockerRuntime
+from trainer.spec import RunSpec
+
+HELD_TO = OWN | {"cpus": 0.2}
+
+
+class Node(Container):
+    """A node that a run has given another CPU limit. One can be told from another."""
+
+    __hash__, __eq__ = object.__hash__, object.__eq__
+
+    def __init__(self, name="trainer-0"):
+        super().__init__(quota=20_000, **{"syncbed.role": "node"})
+        self.name, self.status, self.commands = name, "running", []
+
+    def exec_run(self, command):
+        self.commands.append(command)
+        return 0, b""
+
+
+@pytest.fixture
+def ours(monkeypatch):
+    """Whether node 0 can be held, as who asks for it finds it; and who asked."""
+    found = SimpleNamespace(ours=True, asked=[])
+
+    def hold(node, who):
+        found.asked.append((node.name, who))
+        return nullcontext(found.ours)
+
+    monkeypatch.setattr(wires, "hold", hold, raising=False)
+    return found
+
+
+def runtime(*nodes) -> DockerRuntime:
+    made = DockerRuntime(SimpleNamespace(api=None), "p", {node.name: node for node in nodes})
+    made.limits, made._links, made._shaped = [HELD_TO] * len(nodes), (), set()
+    return made
+
+
+JOB = Job("run-1", RunSpec(nodes=1, batch=4), "key", Path())
+
+
+def test_a_run_that_came_second_takes_nothing_back(ours):
+    """The limits that it sees are those of the run that has the nodes."""
+    node = Node()
+    runtime(node).release(JOB)
+    assert limits.now(node) == HELD_TO
+    assert node.commands == [["rm", "-rf", "/runs/run-1"]]
+
+
+def test_the_run_that_had_them_takes_back_what_it_set(ours):
+    node = Node()
+    place = runtime(node)
+    place.held(JOB, print)
+    place.release(JOB)
+    assert limits.now(node) == OWN
+    assert ours.asked == [("trainer-0", "run-1")]
+
+
+def test_not_when_the_next_run_has_them_already(ours):
+    ours.ours = False
+    node = Node()
+    place = runtime(node)
+    place.held(JOB, print)
+    place.release(JOB)
+    assert limits.now(node) == HELD_TO
+
+
+def test_nodes_that_nothing_was_changed_of_are_not_held(ours):
+    node = Node()
+    limits.put(node, OWN)
+    assert wires.take_back(None, {node: False}, "p", node, "clean") == []
+    assert ours.asked == []
+
+
+@pytest.mark.parametrize("run", [None, "run-2"])
+def test_clean_leaves_all_nodes_alone_while_a_run_has_one(ours, monkeypatch, run):
+    """Its other nodes may be prepared for it, and the volume that its ranks write to is in all of them."""
+    nodes = [Node("trainer-0"), Node("trainer-1")]
+    facts = {"shaped": False, "leftovers": []}
+    monkeypatch.setattr(leftovers, "containers", lambda client, project: nodes, raising=False)
+    monkeypatch.setattr(engine, "node_facts", lambda node: facts | {"run": run if node is nodes[0] else None})
+    removed = leftovers._tidy(None, "p")
+    assert [limits.now(node) for node in nodes] == [HELD_TO if run else OWN] * 2
+    assert sum(len(node.commands) for node in nodes) == (0 if run else 1)
+    assert len(removed) == (0 if run else 2)
