@@ -151,9 +151,9 @@ def judge(links: list[Link | None], found: list[dict], warn: Callable[[str], Non
             if share < 1 - SLACK:
                 warn(f"{told} would let more through: its CPU, or the next node's, is the limit")
         other = links[(node + 1) % len(links)]
-        delay = link.delay_ms + (other.delay_ms if other else 0)
-        if seen["round_trip_ms"] < delay * (1 - SLACK) - link.jitter_ms:
+        delay, jitter = (getattr(link, f) + (getattr(other, f) if other else 0) for f in ("delay_ms", "jitter_ms"))
+        if seen["round_trip_ms"] < delay * (1 - SLACK) - jitter:
             text = f"{seen['round_trip_ms']:.3g} ms where {delay:g} ms were asked for"
             raise RunFailed(f"node {node}: a round trip takes {text}: the link is not shaped as it should be")
-        if delay and seen["round_trip_ms"] > delay * (1 + SLACK) + SLACK_MS + 4 * link.jitter_ms:
+        if delay and seen["round_trip_ms"] > delay * (1 + SLACK) + SLACK_MS + 4 * jitter:
             warn(f"node {node}: a round trip takes {seen['round_trip_ms']:.3g} ms where {delay:g} ms were asked for")

@@ -144,6 +144,11 @@ class TestJudge:
             self.warned([slow, fast], seen(ms=20), seen(ms=25))
         assert len(self.warned([slow, fast], seen(ms=40), seen(ms=25))) == 1
 
+    def test_the_answer_may_come_early_or_late_by_the_next_nodes_jitter(self):
+        even, uneven = Link(None, 20), Link(None, 20, 15)
+        for ms in (26, 54):
+            assert self.warned([even, uneven], seen(ms=ms), seen(ms=ms)) == []
+
 
 def test_runs_are_told_apart_by_their_links():
     def result(**more) -> dict:
