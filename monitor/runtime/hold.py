@@ -22,22 +22,23 @@ def hold(node, who: str) -> Iterator[bool]:
 
     A node that cannot be asked (stopped, paused, gone) is nobody's.
     """
-    stream, theirs = None, False
+    stream, connection, theirs = None, None, False
     try:
         with suppress(UserError), engine.guard():
             api = node.client.api
             command = [PYTHON, "-m", "monitor.node", "hold", who]
             stream = api.exec_start(api.exec_create(node.id, command, stdin=True)["Id"], socket=True)
-            theirs = _first_line(stream) == "busy"
+            connection = getattr(stream, "_sock", stream)  # the SDK hands out a read-only view of the socket
+            theirs = _first_line(connection) == "busy"
         yield not theirs
     finally:
         if stream:
             stream.close()
-            getattr(stream, "_sock", stream).close()
+            connection.close()
 
 
-def _first_line(stream) -> str:
-    connection, said = getattr(stream, "_sock", stream), b""
+def _first_line(connection) -> str:
+    said = b""
     connection.settimeout(SECONDS)
     with suppress(OSError, ValueError, struct.error):
         for number, data in docker_socket.frames_iter(connection, tty=False):

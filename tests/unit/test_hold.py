@@ -1,9 +1,13 @@
 """Who may change nodes: the run that has them, or whoever holds their first one. Not a run that came second."""
 
+import socket
+import struct
 from contextlib import nullcontext
 from pathlib import Path
+from socket import SocketIO
 from types import SimpleNamespace
 
+import docker
 import pytest
 from test_conditions import OWN, Container
 
@@ -11,6 +15,7 @@ from monitor import engine, leftovers, limits
 from monitor.runtime import wires
 from monitor.runtime.base import Job
 from monitor.runtime.docker import DockerRuntime
+from monitor.runtime.hold import hold
 from trainer.spec import RunSpec
 
 HELD_TO = OWN | {"cpus": 0.2}
@@ -83,6 +88,26 @@ def test_nodes_that_nothing_was_changed_of_are_not_held(ours):
     limits.put(node, OWN)
     assert wires.take_back(None, {node: False}, "p", node, "clean") == []
     assert ours.asked == []
+
+
+@pytest.mark.parametrize(("says", "ours"), [(b"held\n", True), (b"busy\n", False), (b"", True)])
+def test_the_node_says_whether_it_is_held_and_is_let_go_of(says, ours):
+    near, far = socket.socketpair()
+    api = SimpleNamespace(exec_create=lambda *_, **__: {"Id": "x"}, exec_start=lambda *_, **__: SocketIO(near, "r"))
+    far.sendall(struct.pack(">BxxxL", 1, len(says)) + says)
+    if not says:
+        far.shutdown(socket.SHUT_WR)
+    with hold(SimpleNamespace(id="n", client=SimpleNamespace(api=api)), "clean") as found:
+        assert found is ours
+    assert far.recv(1) == b""
+
+
+def test_a_node_that_cannot_be_asked_is_nobodys():
+    def gone(*_, **__):
+        raise docker.errors.NotFound("no such container")
+
+    with hold(SimpleNamespace(id="n", client=SimpleNamespace(api=SimpleNamespace(exec_create=gone))), "x") as found:
+        assert found
 
 
 @pytest.mark.parametrize("run", [None, "run-2"])
