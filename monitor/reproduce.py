@@ -81,6 +81,8 @@ def plan(wanted: Preset, folder: Path, asked: dict[str, str], words: dict[str, s
         sweep.whole("REPEATS", more["REPEATS"], sweep.MAX_REPEATS)
     place = sweep.place_of(more)
     cells, left_out = wanted.cells(place, more)
+    if not cells:
+        raise UserError(f"REPORT={wanted.name}: nothing of it can be run here: {'; '.join(left_out)}")
     largest = max(int(cell.words.get("NODES", 1)) for cell in cells)
     if place.name == "docker" and largest > place.default_nodes:
         raise UserError(

@@ -187,6 +187,13 @@ def test_what_only_a_cluster_can_do_is_left_out_and_its_claims_stay_open(planned
     assert (verdict.verdict, verdict.reason) == ("cannot be told here", "no run of unequal finished")
 
 
+def test_a_preset_of_which_nothing_can_be_run_says_why(planned, tmp_path):
+    text = GOOD.replace('MODEL = "cnn3"', 'MODEL = "cnn3"\nCPUS = "0.5"')
+    (tmp_path / "p.toml").write_text(text)
+    with pytest.raises(UserError, match=r"REPORT=p: nothing of it can be run here: one \(CPUS=0.5: processes"):
+        planned()
+
+
 def test_a_cluster_does_it(planned, tmp_path, monkeypatch):
     monkeypatch.setattr(runtime, "choose", lambda words: SimpleNamespace(name="docker", default_nodes=4))
     (tmp_path / "p.toml").write_text(GOOD + UNEQUAL)
