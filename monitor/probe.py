@@ -2,7 +2,9 @@
 
 python -m monitor.probe serve SECONDS       print {"port": n}; take one peer, answer its pings, take in what it sends,
                                             then print {"bits_per_second": payload}
-python -m monitor.probe send HOST PORT SECONDS      ping, then send for so long; print {"round_trip_ms": median}
+python -m monitor.probe send HOST PORT SECONDS BUFFER    ping, then send for so long, or longer over a link so slow that
+                                            little comes; print {"round_trip_ms": median}. BUFFER: bytes given to the
+                                            kernel at once, 0: as many as it takes
 """
 
 import json
@@ -14,6 +16,8 @@ import time
 PINGS = 9
 LEFT_OUT = 0.4  # share of the time that is not measured: the burst that a pause has saved up, and TCP's slow start
 CHUNK = bytes(1 << 16)
+ENOUGH = 5  # pieces that have to come: a slow link hands on up to 64 kB at once, then nothing for a while
+LONGEST_SECONDS = 15.0  # that are waited for them
 DEADLINE_SECONDS = 20.0
 
 
@@ -29,20 +33,25 @@ def serve(seconds: float) -> None:
             peer.sendall(peer.recv(1))
         first = peer.recv(len(CHUNK))
         began = time.perf_counter()
-        start, received, last = None, 0, began
+        start, received, last, pieces = None, 0, began, 0
         while first and (got := len(peer.recv(len(CHUNK)))):
             last = time.perf_counter()
-            if last - began > seconds * (1 + LEFT_OUT):
+            if last - began < seconds * LEFT_OUT:
+                continue
+            start = start or last
+            received += got if last > start else 0
+            pieces += 1
+            spent = last - began
+            if spent > LONGEST_SECONDS or (spent > seconds * (1 + LEFT_OUT) and pieces > ENOUGH):
                 break
-            if last - began >= seconds * LEFT_OUT:
-                start = start or last
-                received += got if last > start else 0
     print(json.dumps({"bits_per_second": 8 * received / (last - start) if start and last > start else 0.0}))
 
 
-def send(host: str, port: int, seconds: float) -> None:
+def send(host: str, port: int, seconds: float, buffer: int) -> None:
     """The sending end."""
     with socket.create_connection((host, port), DEADLINE_SECONDS) as peer:
+        if buffer:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         times = []
         for _ in range(PINGS):
@@ -50,11 +59,11 @@ def send(host: str, port: int, seconds: float) -> None:
             peer.sendall(b"x")
             peer.recv(1)
             times.append(1e3 * (time.perf_counter() - began))
-        until = time.perf_counter() + seconds * (1 + 2 * LEFT_OUT)
+        until = time.perf_counter() + (LONGEST_SECONDS if seconds else 0)  # the receiver ends it before
         while time.perf_counter() < until:
             try:
-                peer.sendall(CHUNK)
-            except (BrokenPipeError, ConnectionResetError):  # the receiver has measured enough
+                peer.sendall(CHUNK[: buffer or None])
+            except (BrokenPipeError, ConnectionResetError, TimeoutError):  # the receiver has measured enough
                 break
     print(json.dumps({"round_trip_ms": statistics.median(times)}))
 
@@ -63,5 +72,5 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["serve", seconds]:
             serve(float(seconds))
-        case ["send", host, port, seconds]:
-            send(host, int(port), float(seconds))
+        case ["send", host, port, seconds, buffer]:
+            send(host, int(port), float(seconds), int(buffer))

@@ -16,6 +16,7 @@ from monitor.runtime.hold import hold
 
 FRAME, PAYLOAD = 1514, 1448  # bytes: a full TCP segment as tbf counts it, and what it carries (MTU 1500, time stamps)
 SECONDS = 1.0  # of sending that are measured
+SLOW_BITS = 20_000_000  # up to this a piece of 64 kB, the largest that is handed on at once, takes too long
 SLACK = 0.05  # that a measured rate or round trip may be off
 SLACK_MS = 2.0  # of a round trip through two busy nodes
 PYTHON = "python"
@@ -94,7 +95,7 @@ def refuse_unknown_kinds(links: list[Link | None], there: dict[str, bool]) -> No
         raise UserError("RATE: the engine's kernel has no tbf (sch_tbf), which it needs; leave RATE and LINK out")
 
 
-def measure(client: DockerClient, containers: list) -> list[dict]:
+def measure(client: DockerClient, containers: list, links: list[Link]) -> list[dict]:
     """What each node really sends to the next, all at once: rate_bits (headers included); and before, round_trip_ms.
 
     Raises RunFailed when a node cannot tell.
@@ -103,21 +104,28 @@ def measure(client: DockerClient, containers: list) -> list[dict]:
     with ThreadPoolExecutor(len(containers)) as pool:
         # All pings come before anything is sent: an answer would wait behind what fills its node's queue.
         pings = list(pool.map(lambda pair: _between(client, *pair, 0.0), pairs))
-        rates = list(pool.map(lambda pair: _between(client, *pair, SECONDS), pairs))
+        buffers = [_buffer(link) for link in links]
+        rates = list(pool.map(lambda pair, buffer: _between(client, *pair, SECONDS, buffer), pairs, buffers))
     return [
         {"rate_bits": rate["rate_bits"], "round_trip_ms": ping["round_trip_ms"]}
         for ping, rate in zip(pings, rates, strict=True)
     ]
 
 
-def _between(client: DockerClient, sender, receiver, seconds: float) -> dict:
+def _buffer(link: Link) -> int:
+    """Bytes to give to the kernel at once, so that over a slow link they come in pieces that can be timed; 0: any."""
+    segments = max(3, link.rate_bits // 320 // PAYLOAD) if link.rate_bits else 0  # of 25 ms
+    return segments * PAYLOAD if link.rate_bits and link.rate_bits <= SLOW_BITS else 0
+
+
+def _between(client: DockerClient, sender, receiver, seconds: float, buffer: int = 0) -> dict:
     probe = [PYTHON, "-m", "monitor.probe"]
     with engine.guard():
         serving = client.api.exec_create(receiver.id, [*probe, "serve", str(seconds)])["Id"]
         said = client.api.exec_start(serving, stream=True)
         first = _json(next(said, b""), receiver)
         port, host = str(first["port"]), receiver.labels["com.docker.compose.service"]
-        code, out = sender.exec_run([*probe, "send", host, port, str(seconds)])
+        code, out = sender.exec_run([*probe, "send", host, port, str(seconds), str(buffer)])
         if code:
             raise RunFailed(
                 f"node {sender.name} could not measure its link: {engine.one_line(out.decode(errors='replace'))}"

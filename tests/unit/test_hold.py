@@ -106,7 +106,8 @@ def test_a_node_that_cannot_be_asked_is_nobodys():
     def gone(*_, **__):
         raise docker.errors.NotFound("no such container")
 
-    with hold(SimpleNamespace(id="n", client=SimpleNamespace(api=SimpleNamespace(exec_create=gone))), "x") as found:
+    api = SimpleNamespace(exec_create=gone, exec_start=gone)
+    with hold(SimpleNamespace(id="n", client=SimpleNamespace(api=api)), "x") as found:
         assert found
 
 

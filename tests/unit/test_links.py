@@ -1,12 +1,15 @@
 """Links: words become what tc is told, and what was measured is held against them."""
 
+import contextlib
 import json
+import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
-from monitor import shaping, words
+from monitor import probe, shaping, words
 from monitor.conditions import Conditions
 from monitor.errors import RunFailed, UserError
 from monitor.links import PROFILES, Link, link
@@ -182,8 +185,26 @@ def test_the_probe_measures_what_it_sends():
     with subprocess.Popen([*run, "serve", "0.3"], stdout=subprocess.PIPE, text=True) as server:
         port = json.loads(server.stdout.readline())["port"]
         client = subprocess.run(
-            [*run, "send", "127.0.0.1", str(port), "0.3"], capture_output=True, text=True, check=True
+            [*run, "send", "127.0.0.1", str(port), "0.3", "0"], capture_output=True, text=True, check=True
         )
         rate = json.loads(server.stdout.read())["bits_per_second"]
     assert rate > 1e7
     assert 0 < json.loads(client.stdout)["round_trip_ms"] < 1000
+
+
+def test_the_probe_waits_for_what_a_slow_link_hands_on_now_and_then():
+    """64 kB each half second are 1 Mbit/s. Nothing of it may be lost between two looks."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "monitor.probe", "serve", "0.3"], stdout=subprocess.PIPE, text=True
+    ) as server:
+        port = json.loads(server.stdout.readline())["port"]
+        with socket.create_connection(("127.0.0.1", port)) as peer:
+            for _ in range(probe.PINGS):
+                peer.sendall(b"x")
+                peer.recv(1)
+            with contextlib.suppress(OSError):
+                while True:
+                    peer.sendall(bytes(65536))
+                    time.sleep(0.5)
+        rate = json.loads(server.stdout.read())["bits_per_second"]
+    assert rate == pytest.approx(8 * 65536 / 0.5, rel=0.15)
