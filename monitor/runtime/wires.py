@@ -40,7 +40,7 @@ def shape(client: DockerClient, container, project: str, link: Link | None) -> N
 
 def _helper(client: DockerClient, image: str, project: str, network: str, argument: str) -> dict:
     with engine.guard():
-        out = client.containers.run(
+        helper = client.containers.create(
             image,
             [PYTHON, "-m", "monitor.shaping", argument],
             network_mode=network,
@@ -49,9 +49,16 @@ def _helper(client: DockerClient, image: str, project: str, network: str, argume
             cap_add=["NET_ADMIN"],
             security_opt=["no-new-privileges:true"],
             read_only=True,
-            remove=True,
             labels={engine.PROJECT_LABEL: project},
         )
+        try:
+            helper.start()
+            helper.wait()
+            out, err = (helper.logs(stdout=mine, stderr=not mine) for mine in (True, False))
+        finally:
+            helper.remove(force=True)  # also one that could not be started
+    if not out:
+        raise RunFailed(f"the link could not be shaped: {engine.one_line(err.decode(errors='replace'))}")
     told = json.loads(out)
     if "error" in told:
         raise RunFailed(f"the link could not be shaped: {told['error']}")
@@ -76,13 +83,13 @@ def take_back(client: DockerClient, nodes: dict, project: str, first, who: str) 
 
 def _take_back(client: DockerClient, container, shaped: bool, project: str) -> list[str]:
     done = []
-    if shaped:
-        shape(client, container, project, None)
-        done.append(f"a run's link of {container.name}")
     with engine.guard():
         container.reload()
         if limits.put(container, limits.own(container)):
             done.append(f"a run's limits of {container.name}")
+    if shaped and container.status in ("running", "paused"):  # else its interface is gone, and what shaped it
+        shape(client, container, project, None)
+        done.append(f"a run's link of {container.name}")
     return done
 
 

@@ -12,6 +12,7 @@ import pytest
 from test_conditions import OWN, Container
 
 from monitor import engine, leftovers, limits
+from monitor.errors import UserError
 from monitor.runtime import wires
 from monitor.runtime.base import Job
 from monitor.runtime.docker import DockerRuntime
@@ -122,3 +123,24 @@ def test_clean_leaves_all_nodes_alone_while_a_run_has_one(ours, monkeypatch, run
     assert [limits.now(node) for node in nodes] == [HELD_TO if run else OWN] * 2
     assert sum(len(node.commands) for node in nodes) == (0 if run else 1)
     assert len(removed) == (0 if run else 2)
+
+
+def test_a_node_that_has_stopped_gets_its_limits_back_and_its_link_is_left(ours):
+    """Its interface went with it; no helper can be put beside it."""
+    node = Node()
+    node.status = "exited"
+    assert wires.take_back(None, {node: True}, "p", node, "run-1") == ["a run's limits of trainer-0"]
+    assert limits.now(node) == OWN
+
+
+def test_a_helper_that_cannot_be_started_is_removed():
+    calls = []
+
+    def start():
+        raise docker.errors.APIError("its node is not running")
+
+    helper = SimpleNamespace(start=start, remove=lambda **how: calls.append(how))
+    containers = SimpleNamespace(create=lambda *_, **__: helper)
+    with pytest.raises(UserError):
+        wires.kinds(SimpleNamespace(containers=containers), "image", "p")
+    assert calls == [{"force": True}]
