@@ -26,6 +26,7 @@ SCHEMA = 1
 RUNNING, FINISHED, FAILED = "running", "finished", "failed"
 WHOLE = {"id", "runtime", "spec", "data", "host", "ranks", "steps", "evaluations", "seconds"}
 WHOLE |= {"train_loss", "test_loss", "test_accuracy"}
+RANK = {"steps", "step_seconds", "phase_seconds", "sent_bytes"}
 
 
 def begin(
@@ -290,7 +291,11 @@ def load(run: str, runs: Path) -> dict:
 
 def whole(result: dict) -> bool:
     """Whether a result has what `complete` writes. One that does not is of a run that has not ended, or is damaged."""
-    return result.keys() >= WHOLE and isinstance(result["ranks"], list) and isinstance(result["spec"], dict)
+    parts = {"ranks": list, "spec": dict, "seconds": dict}
+    if not result.keys() >= WHOLE or any(not isinstance(result[name], kind) for name, kind in parts.items()):
+        return False
+    ranks = all(isinstance(rank, dict) and rank.keys() >= RANK for rank in result["ranks"])
+    return ranks and "training" in result["seconds"]
 
 
 def folders(runs: Path) -> list[Path]:

@@ -277,7 +277,10 @@ def test_another_sweep_of_that_name_that_began_meanwhile_is_left_alone(runs):
     assert kept("s").asked["SYNC"] == "ddp,ring"
 
 
-@pytest.mark.parametrize("damage", ["{", '{"schema": 1, "status": "finished"}', None, "failed"])
+HOLLOW = dict.fromkeys(results.WHOLE, {}) | {"schema": 1, "status": "finished", "ranks": [{"rank": 0}]}
+
+
+@pytest.mark.parametrize("damage", ["{", '{"schema": 1, "status": "finished"}', json.dumps(HOLLOW), None, "failed"])
 def test_a_result_that_is_no_more_one_of_a_finished_run_is_made_again(runs, damage):
     start(SYNC="ddp,ring", NODES="2", NAME="s")
     path = sweep.Path("sweeps/s/run-1/result.json")
