@@ -277,7 +277,7 @@ def test_another_sweep_of_that_name_that_began_meanwhile_is_left_alone(runs):
     assert kept("s").asked["SYNC"] == "ddp,ring"
 
 
-HOLLOW = dict.fromkeys(results.WHOLE, {}) | {"schema": 1, "status": "finished", "ranks": [{"rank": 0}]}
+HOLLOW = {key: {} for key in results.WHOLE} | {"schema": 1, "status": "finished", "ranks": [{"rank": 0}]}
 
 
 @pytest.mark.parametrize("damage", ["{", '{"schema": 1, "status": "finished"}', json.dumps(HOLLOW), None, "failed"])
