@@ -72,7 +72,7 @@ def test_every_container_is_hardened(cluster):
         assert host["Privileged"] is False and not host["Devices"]
         assert 0 < host["PidsLimit"] <= 512
         assert host["Memory"] > 0 and host["MemorySwap"] == host["Memory"]
-        assert host["CpuQuota"] > 0
+        assert host["CpuQuota"] > 0 or host["NanoCpus"] > 0
         assert host["Init"] is True
         assert host["RestartPolicy"]["Name"] == "unless-stopped"
         assert host["LogConfig"]["Type"] == "json-file" and {"max-size", "max-file"} <= set(host["LogConfig"]["Config"])
