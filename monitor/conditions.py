@@ -14,7 +14,8 @@ from monitor.links import Link
 from trainer.spec import SpecError
 
 SETTINGS = {
-    "CPUS": "cores per node during the run: one number, or one for each node as 0.5,0.5,0.2; default: the cluster's",
+    "CPUS": "cores per node during the run: one number, or one for each node as 0.5,0.5,0.2 (lists of a sweep are then "
+    "parted by slashes); default: the cluster's",
     "MEMORY": "memory per node during the run, in the same way, as 2g; default: the cluster's",
     **links.SETTINGS,
 }

@@ -140,7 +140,8 @@ def read(name: str, scale: str) -> Preset:
         text = tomllib.loads(path.read_text())
     except FileNotFoundError:
         have = ", ".join(sorted(p.stem for p in OURS.glob("*.toml")))
-        raise UserError(f"REPORT={name}: one of: {have}; or the path of a .toml file of your own") from None
+        there = "no such file; " if name.endswith(".toml") else ""
+        raise UserError(f"REPORT={name}: {there}one of: {have}; or the path of a .toml file of your own") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"REPORT={name}: cannot be read: {' '.join(str(error).split())}") from None
     try:

@@ -91,8 +91,11 @@ def plan(wanted: Preset, folder: Path, asked: dict[str, str], words: dict[str, s
         )
     folders = [Path(part).expanduser() for part in words.get("DATA_DIR", "").split(":") if part]
     cache = Path(more.get("DATA_CACHE", data.CACHE))
+    changed = " ".join(f"{n}={v}" for n, v in more.items() if n not in ("REPEATS", "PROJECT", "RUNTIME", "DATA_CACHE"))
+    own = [f"{changed} in place of the preset's own: what it says of sizes and published figures does not hold"]
+    own = own if changed else []
     found: dict[tuple, dict[str, str]] = {}
-    placed, notes = [], [f"SCALE={wanted.scale}: {wanted.note}", *(f"left out: {line}" for line in left_out)]
+    placed, notes = [], [f"SCALE={wanted.scale}: {wanted.note}", *own, *(f"left out: {line}" for line in left_out)]
     for cell in cells:
         spec = RunSpec.from_settings({n: v for n, v in cell.words.items() if n not in run.NOT_IN_SPEC})
         key = spec.data, spec.shape, spec.seed

@@ -29,7 +29,7 @@ from monitor.verdict import Failure
 from trainer import events
 from trainer.checkpoint_folder import COMPLETE, FOLDER
 from trainer.registry import SYNCS
-from trainer.spec import RunSpec, SpecError
+from trainer.spec import DEFAULT_BATCH, RunSpec, SpecError
 
 TENSORBOARD = "tensorboard"  # the folder that ranks write event files into
 REMOVED = "was removed while the run went on"
@@ -92,6 +92,8 @@ def run(settings: dict[str, str], say: Console, began: float, stop: Stop) -> dic
     spec = source.spec_of(settings) if source else RunSpec.from_settings(with_nodes(settings, place))
     place.preflight(spec, Conditions.of(asked, spec.nodes, place.name))
     say.print(place.note(spec), highlight=False)
+    if not source and "BATCH" not in settings and spec.batch != DEFAULT_BATCH:
+        say.print(f"BATCH={spec.batch}: {DEFAULT_BATCH} does not divide over {spec.workers} workers", highlight=False)
     warnings = []
 
     def tell(line: str) -> None:

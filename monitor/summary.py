@@ -64,7 +64,7 @@ def _cells(result: dict) -> list[str | Text]:
         *(str(spec.get(key, "")) for key in ("sync", "model", "data", "nodes", "batch", "precision")),
         number(mean(steps), 3),
         share(result.get("test_accuracy")),
-        words.named(spec) if spec else "",
+        words.more(result) if spec else "",
     ]
 
 
@@ -144,10 +144,11 @@ def show(result: dict, console: Console, warnings: bool = True) -> None:
     )
     if more := words.named(spec):
         console.print(f"with {more}", highlight=False)
-    if links := result.get("links"):
-        asked = " ".join(f"{name.upper()}={text}" for name, text in words.of_links(result).items() if text)
-        rates = ", ".join(f"{link['measured']['rate_bits'] / 1e6:.4g}" for link in links if "measured" in link)
-        console.print(f"links {asked}" + (f"; measured {rates} Mbit/s" if rates else ""), highlight=False)
+    if under := words.conditions(result):
+        rates = [f"{link['measured']['rate_bits'] / 1e6:.4g}" for link in result["links"] if "measured" in link]
+        measured = f"; measured {', '.join(rates)} Mbit/s" if rates else ""
+        asked = " ".join(f"{name}={text}" for name, text in under.items())
+        console.print(f"nodes held to {asked}{measured}", highlight=False)
     if before := result.get("resumed_from"):
         console.print(f"going on from step {before['step']} of {before['run']}", highlight=False)
     if any(rank["steps"] for rank in result.get("ranks", ())):

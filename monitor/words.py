@@ -24,7 +24,9 @@ def differences(result: dict, among: list[dict]) -> str:
     names = [n for n in own if len({str(flat(other).get(n)) for other in among}) > 1]
     if not names:
         names = ["sync", "model", "nodes", "batch"]
-    return " ".join(f"{NAMES.get(n, n.upper())}={text(own[n])}" for n in names)
+    looked_at = taken(own)
+    told = [(NAMES.get(n, n.upper()), text(own[n])) for n in names]
+    return " ".join(f"{word}={value}" if value else f"no {word}" for word, value in told if word in looked_at)
 
 
 def flat(result: dict) -> dict:
@@ -32,13 +34,31 @@ def flat(result: dict) -> dict:
     where it began.
     """
     about = {"runtime": result["runtime"], "data": result["data"].get("key", result["spec"]["data"])}
+    about |= of_limits(result) | of_links(result)
+    return result["spec"] | about | {"from_step": (result.get("resumed_from") or {}).get("step", 0)}
+
+
+def of_limits(result: dict) -> dict[str, str]:
+    """What the run's nodes were held to, by word, as `make run` takes it."""
     limits = result.get("limits") or []  # older results have none
-    about |= {
+    return {
         "cpus": _each((one["cpus"] for one in limits), "{:g}"),
         "memory": _each((one["memory_bytes"] and one["memory_bytes"] / 2**20 for one in limits), "{:.0f}m"),
     }
-    about |= of_links(result)
-    return result["spec"] | about | {"from_step": (result.get("resumed_from") or {}).get("step", 0)}
+
+
+def conditions(result: dict) -> dict[str, str]:
+    """Limits and links, by word, of what is not empty."""
+    told = of_limits(result) | of_links(result)
+    return {name.upper(): text for name, text in told.items() if text}
+
+
+def more(result: dict) -> str:
+    """What a list names beside the headings: settings that are not the default, links, and limits that are unequal."""
+    own = [
+        f"{name}={text}" for name, text in conditions(result).items() if "," in text or name not in ("CPUS", "MEMORY")
+    ]
+    return " ".join(filter(None, [named(result["spec"]), *own]))
 
 
 def of_links(result: dict) -> dict[str, str]:
@@ -58,7 +78,7 @@ def _each(values: Iterable[float | None], form: str) -> str:
 def taken(spec: dict) -> dict[str, str]:
     """Every setting that the run looked at: those of other strategies are left out."""
     of_some = {name for strategy in SYNCS.values() for name in strategy.settings}
-    of_this = SYNCS[spec["sync"]].settings if spec["sync"] in SYNCS else of_some
+    of_this = SYNCS[spec["sync"]].settings if spec.get("sync") in SYNCS else of_some
     return {
         NAMES.get(name, name.upper()): text(value)
         for name, value in spec.items()

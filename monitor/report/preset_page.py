@@ -47,7 +47,9 @@ def _chosen(made, names: list[str] | None) -> list[Group]:
 def verdicts(made) -> list[Table]:
     """Each claim with its verdict, figures and reason."""
     rows = [[v.claim, v.verdict, v.figures or None, v.reason] for v in made.verdicts]
-    return [Table("claims", "Verdicts", ["claim", "verdict", "figures", "reason"], rows)] if rows else []
+    note = "Ratios are of geometric means over the repeats, [ ] their 95 % intervals."
+    headings = ["claim", "verdict", "figures", "reason"]
+    return [Table("claims", "Verdicts", headings, rows, notes=[note])] if rows else []
 
 
 def published(made) -> list[Table]:

@@ -36,7 +36,7 @@ def run_page(run: Run) -> Page:
         Section("Classes", classes(result)),
         Section("Nodes over time", [*nodes.loopback(run), *nodes.over_time(run)]),
         Section("Staleness", staleness(result)),
-        Section("What was run, and on what", [settings(result), machine(result)]),
+        Section("What was run, and on what", [settings(result), *conditions(result), machine(result)]),
     ]
     return Page(f"Run {result['id']}", lead, [section for section in sections if section.items])
 
@@ -202,6 +202,30 @@ def staleness(result: dict) -> list[Bars]:
 def settings(result: dict) -> Table:
     """Every setting that decided what was computed, in the words of `make run`."""
     return Table("settings", "Settings", ["setting", "value"], [[*row] for row in words.taken(result["spec"]).items()])
+
+
+def conditions(result: dict) -> list[Table]:
+    """What each node could use and send: limits and links that were asked for, and what the links were measured at."""
+    rows = []
+    links = result.get("links") or []
+    for node, limit in enumerate(result.get("limits") or []):
+        link = links[node] if links else {}
+        seen = link.get("measured", {})
+        memory = limit["memory_bytes"] and limit["memory_bytes"] / 2**20
+        rate = link.get("rate_bits") and link["rate_bits"] / 1e6
+        sent = seen.get("rate_bits") and seen["rate_bits"] / 1e6
+        asked = [rate, *(link.get(name) for name in ("delay_ms", "jitter_ms", "loss_percent"))]
+        rows.append([str(node), limit["cpus"], memory, *asked, sent, seen.get("round_trip_ms")])
+    headings = ["node", "cores", "MiB", "Mbit/s", "delay ms", "jitter ms", "loss %", "measured Mbit/s", "round trip ms"]
+    shown = [i for i in range(len(headings)) if not i or any(row[i] for row in rows)]
+    if len(shown) < 2:
+        return []
+    places = [None, 2, 0, 1, 1, 1, 2, 1, 2]
+    rows = [[row[i] for i in shown] for row in rows]
+    table = Table(
+        "conditions", "Limits and links of the nodes", [headings[i] for i in shown], rows, [places[i] for i in shown]
+    )
+    return [table]
 
 
 def machine(result: dict) -> Table:

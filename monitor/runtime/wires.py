@@ -96,8 +96,10 @@ def _take_back(client: DockerClient, container, shaped: bool, project: str) -> l
 def refuse_unknown_kinds(links: list[Link | None], there: dict[str, bool]) -> None:
     """Raise UserError for links that need what this kernel has not."""
     if not there["netem"] and any(link and link.needs_netem for link in links):
-        would = "RATE= alone would do" if there["tbf"] else "no link can be shaped here"
-        raise UserError(f"DELAY, JITTER, LOSS: the engine's kernel has no netem (sch_netem), which they need; {would}")
+        rate = next((f"{link.rate_bits / 1e6:g}mbit" for link in links if link and link.rate_bits), "")
+        would = f"RATE={rate} alone would do" if there["tbf"] else "no link can be shaped here"
+        text = "the engine's kernel has no netem (sch_netem), which delay, jitter and loss need"
+        raise UserError(f"DELAY, JITTER, LOSS, LINK: {text}; {would}")
     if not there["tbf"] and any(link and link.rate_bits for link in links):
         raise UserError("RATE: the engine's kernel has no tbf (sch_tbf), which it needs; leave RATE and LINK out")
 

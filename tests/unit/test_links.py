@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 
 import pytest
 
@@ -14,7 +15,7 @@ from monitor.conditions import Conditions
 from monitor.errors import RunFailed, UserError
 from monitor.links import PROFILES, Link, link
 from monitor.runtime import wires
-from trainer.spec import SpecError
+from trainer.spec import RunSpec, SpecError
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ def test_runs_are_told_apart_by_their_links():
     shaped = result(links=[Link(50_000_000, 20).facts(), Link(100_000_000, 20).facts()])
     plain = result(links=[])
     assert words.differences(shaped, [shaped, plain]) == "RATE=50mbit,100mbit DELAY=20ms"
-    assert words.differences(plain, [shaped, plain]) == "RATE= DELAY="
+    assert words.differences(plain, [shaped, plain]) == "no RATE no DELAY"
     assert words.flat(result())["rate"] == ""  # of a version that had no links
 
 
@@ -208,3 +209,24 @@ def test_the_probe_waits_for_what_a_slow_link_hands_on_now_and_then():
                     time.sleep(0.5)
         rate = json.loads(server.stdout.read())["bits_per_second"]
     assert rate == pytest.approx(8 * 65536 / 0.5, rel=0.15)
+
+
+def test_a_strategys_settings_are_not_named_of_another():
+    def result(sync: str, steps: int) -> dict:
+        spec = asdict(RunSpec(sync=sync, nodes=2, batch=8, local_steps=steps))
+        return {"spec": spec, "runtime": "docker", "data": {}}
+
+    runs = [result("local_sgd", 3), result("ddp", 8)]
+    assert [words.differences(run, runs) for run in runs] == ["SYNC=local_sgd H=3", "SYNC=ddp"]
+
+
+def test_lists_name_links_and_unequal_limits():
+    limits = [{"cpus": cpus, "memory_bytes": 2**30} for cpus in (0.5, 0.2)]
+    result = {
+        "spec": asdict(RunSpec(nodes=2, batch=8, nproc=2)),
+        "limits": limits,
+        "links": [Link(5_000_000).facts()] * 2,
+    }
+    assert words.more(result) == "NPROC=2 CPUS=0.5,0.2 RATE=5mbit"
+    assert words.conditions(result) == {"CPUS": "0.5,0.2", "MEMORY": "1024m", "RATE": "5mbit"}
+    assert words.more(result | {"limits": limits[:1] * 2, "links": []}) == "NPROC=2"

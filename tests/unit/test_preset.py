@@ -198,3 +198,15 @@ def test_a_cluster_does_it(planned, tmp_path, monkeypatch):
     monkeypatch.setattr(runtime, "choose", lambda words: SimpleNamespace(name="docker", default_nodes=4))
     (tmp_path / "p.toml").write_text(GOOD + UNEQUAL)
     assert [cell.words["CPUS"] for cell in planned().cells if cell.group == "unequal"] == ["0.5,0.2"]
+
+
+def test_settings_in_place_of_the_presets_own_are_said(planned, tmp_path):
+    (tmp_path / "p.toml").write_text(GOOD)
+    assert planned(MODEL="logistic", REPEATS="1").notes[1] == (
+        "MODEL=logistic in place of the preset's own: what it says of sizes and published figures does not hold"
+    )
+
+
+def test_a_preset_that_is_not_there_is_said():
+    with pytest.raises(UserError, match=r"REPORT=mine.toml: no such file; one of: r1, "):
+        preset.read("mine.toml", "quick")

@@ -332,3 +332,16 @@ def test_small_figures_are_not_shown_as_nothing():
     assert [text(v, 2) for v in (0.0, 0.00002, 0.001, 0.0042, 0.006, 0.03, -0.002, None)] == [
         *("0.00", "0.00", "0.001", "0.004", "0.01", "0.03", "-0.002", "-"),
     ]
+
+
+def test_limits_and_links_are_on_the_page():
+    limits = [{"cpus": cpus, "memory_bytes": 2**30} for cpus in (0.5, 0.2)]
+    links = [{"rate_bits": 5_000_000, "delay_ms": 0, "jitter_ms": 0, "loss_percent": 0}] * 2
+    links[0] = links[0] | {"measured": {"rate_bits": 4_900_000, "round_trip_ms": 0.5}}
+    (table,) = run_page.conditions({"limits": limits, "links": links})
+    assert table.headings == ["node", "cores", "MiB", "Mbit/s", "measured Mbit/s", "round trip ms"]
+    assert table.rows == [["0", 0.5, 1024, 5, 4.9, 0.5], ["1", 0.2, 1024, 5, None, None]]
+    (table,) = run_page.conditions({"limits": limits, "links": []})
+    assert table.headings == ["node", "cores", "MiB"]
+    none = [{"cpus": None, "memory_bytes": None}]
+    assert run_page.conditions({"limits": none}) == run_page.conditions({}) == []
