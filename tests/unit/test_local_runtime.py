@@ -13,6 +13,8 @@ import psutil
 import pytest
 
 from monitor.conditions import Conditions
+from monitor.runtime import choose
+from monitor.runtime.docker import DockerRuntime
 from monitor.runtime.local import STATE_PREFIX, LocalRank, LocalRuntime, _environment, sweep
 from trainer.spec import RunSpec
 
@@ -66,6 +68,8 @@ def test_a_killed_launcher_is_told_as_one(launched):
 ORCHESTRATOR = """
 import os, subprocess, sys
 from monitor.conditions import Conditions
+from monitor.runtime import choose
+from monitor.runtime.docker import DockerRuntime
 from monitor.runtime.local import LocalRuntime
 from trainer.spec import RunSpec
 runtime = LocalRuntime(True)
@@ -98,3 +102,18 @@ def test_what_a_killed_orchestrator_left_is_removed_and_what_a_living_one_uses_i
     assert (tmp_path / f"{STATE_PREFIX}of-somebody-else").is_dir() and Path(living._state.name).is_dir()
     living.release(None)
     assert [path.name for path in tmp_path.iterdir()] == [f"{STATE_PREFIX}of-somebody-else"]
+
+
+@pytest.mark.parametrize(
+    ("words", "required"), [({}, False), ({"PROJECT": "mine"}, True), ({"RUNTIME": "docker"}, True)]
+)
+def test_a_cluster_that_is_named_must_be_up(monkeypatch, words, required):
+    asked = []
+
+    def find(project, required):
+        asked.append((project, required))
+        return "the cluster"
+
+    monkeypatch.setattr(DockerRuntime, "find", find)
+    assert choose(dict(words)) == "the cluster"
+    assert asked == [(words.get("PROJECT", "syncbed"), required)]
