@@ -10,6 +10,7 @@ import re
 import time
 import urllib.request
 from dataclasses import replace
+from urllib.parse import urlencode
 
 import pytest
 from orchestrator import Orchestrator, wait_until
@@ -74,6 +75,14 @@ def scraped(cluster, node: str, since: float) -> None:
     """Wait until Prometheus holds a scrape of the node that is no older than this."""
     ask = f'timestamp(up{{node="{node}"}})'
     wait_until(lambda: any(float(s["value"][1]) >= since for s in prometheus.query(cluster.prometheus_url, ask)))
+
+
+def between_scrapes(cluster, node: str, window: Window) -> float:
+    """Seconds from the first to the last scrape of the node in the window."""
+    query = f'syncbed_node_network_receive_bytes_total{{node="{node}"}}[{round(window.end - window.start)}s]'
+    words = urlencode({"query": query, "time": window.end})
+    (series,) = get(f"{cluster.prometheus_url}/api/v1/query?{words}")["data"]["result"]
+    return series["values"][-1][0] - series["values"][0][0]
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +190,8 @@ def test_network_is_what_the_interfaces_counted(trained, cluster):
         query = over_all(panel("Cluster", title), trained.around)
         shown = last(cluster, query, trained.around, "node")
         for rank, counted in enumerate(trained.traffic):
-            seconds = round(trained.around.end - trained.around.start)
+            # rate() is the growth between the first and the last scrape of the range, over the time between these.
+            seconds = between_scrapes(cluster, f"trainer-{rank}", trained.around)
             assert shown[f"trainer-{rank}"] * seconds == pytest.approx(counted[way], rel=0.05), (title, rank)
 
 
