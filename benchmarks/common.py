@@ -1,6 +1,7 @@
 """What every benchmark needs: this machine in a few words, runs of `syncbed`, and a place for the figures."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -27,7 +28,7 @@ def publish(name: str, figures: dict, spec: dict) -> None:
     """Print the figures and keep them in benchmarks/results/, with the machine, versions and spec they belong to."""
     versions = {package: version(package) for package in ("torch", "numpy", "docker", "prometheus-client")}
     record = {
-        "command": "python " + " ".join(sys.argv),
+        "command": "python " + " ".join(re.sub("^(DATA_DIR|DATA_CACHE)=.*", r"\1=...", word) for word in sys.argv),
         "figures": figures,
         "spec": spec,
         "machine": host(),
