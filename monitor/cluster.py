@@ -292,8 +292,7 @@ def _state(container: Container) -> dict:
         "state": state["Status"],
         "health": (state.get("Health") or {}).get("Status", "none"),
         "address": next((n["IPAddress"] for n in networks if n["IPAddress"]), "-"),
-        "cpus": limits.now(container)["cpus"] or 0,
-        "memory_bytes": limits.now(container)["memory_bytes"] or 0,
+        **{name: limit or 0 for name, limit in limits.now(container).items()},
     }
 
 

@@ -12,14 +12,10 @@ import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from monitor import toml
 from trainer.spec import SpecError
 
-try:
-    import tomllib
-except ImportError:  # Python 3.10
-    import tomli as tomllib
-
-PROFILES: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("links.toml").read_text())
+PROFILES: dict[str, dict[str, str]] = toml.loads(Path(__file__).with_name("links.toml").read_text())
 SETTINGS = {
     "LINK": f"the network between the nodes during the run, by name: {', '.join(PROFILES)}; default: as it is",
     "RATE": "what each node may send, as 100mbit; one value, or one for each node parted by commas",

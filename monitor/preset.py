@@ -12,16 +12,11 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
-from monitor import claims, figures
+from monitor import claims, figures, toml
 from monitor.cells import Cell, product, values
 from monitor.claims import Claim, Strict
 from monitor.conditions import Unavailable
 from monitor.errors import UserError
-
-try:
-    import tomllib
-except ImportError:  # Python 3.10
-    import tomli as tomllib
 
 OURS = Path(__file__).parent / "presets"
 Words = dict[str, str]
@@ -137,12 +132,12 @@ def read(name: str, scale: str) -> Preset:
     """The preset of ours called `name`, or the file of that path. Raises UserError in one line."""
     path = OURS / f"{name}.toml" if not name.endswith(".toml") else Path(name).expanduser()
     try:
-        text = tomllib.loads(path.read_text())
+        text = toml.loads(path.read_text())
     except FileNotFoundError:
         have = ", ".join(sorted(p.stem for p in OURS.glob("*.toml")))
         there = "no such file; " if name.endswith(".toml") else ""
         raise UserError(f"REPORT={name}: {there}one of: {have}; or the path of a .toml file of your own") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, toml.TOMLDecodeError) as error:
         raise UserError(f"REPORT={name}: cannot be read: {' '.join(str(error).split())}") from None
     try:
         file = File.model_validate(text)
