@@ -194,8 +194,9 @@ def sweep() -> list[str]:
         with suppress(OSError):  # another user's, or gone already
             if folder.is_symlink() or folder.stat().st_uid != os.getuid() or not _ownerless(folder):
                 continue
-            for process in psutil.process_iter():
+            for pid in psutil.pids():  # process_iter() keeps processes by id, and kills none under an id used before
                 with suppress(psutil.Error):
+                    process = psutil.Process(pid)
                     if any(value.startswith(f"{folder}/") for value in process.environ().values()):
                         process.kill()
                         removed.append(f"process {process.pid} of a run whose orchestrator was killed")

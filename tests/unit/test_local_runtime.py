@@ -15,7 +15,7 @@ import pytest
 from monitor.conditions import Conditions
 from monitor.runtime import choose
 from monitor.runtime.docker import DockerRuntime
-from monitor.runtime.local import STATE_PREFIX, LocalRank, LocalRuntime, _environment, sweep
+from monitor.runtime.local import OWNER, STATE_PREFIX, LocalRank, LocalRuntime, _environment, sweep
 from trainer.spec import RunSpec
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
@@ -102,6 +102,37 @@ def test_what_a_killed_orchestrator_left_is_removed_and_what_a_living_one_uses_i
     assert (tmp_path / f"{STATE_PREFIX}of-somebody-else").is_dir() and Path(living._state.name).is_dir()
     living.release(None)
     assert [path.name for path in tmp_path.iterdir()] == [f"{STATE_PREFIX}of-somebody-else"]
+
+
+def _take_up(ended: psutil.Process, command: list[str], **options) -> subprocess.Popen:
+    """Start this command under the id of a process that has ended, and seen to be another (a tick of 10 ms later)."""
+    for _ in range(1000):
+        Path("/proc/sys/kernel/ns_last_pid").write_text(str(ended.pid - 1))
+        process = subprocess.Popen(command, **options)
+        if process.pid == ended.pid and psutil.Process(process.pid) != ended:
+            return process
+        process.kill()
+        process.wait()
+    raise AssertionError(f"process id {ended.pid} is always taken")
+
+
+@pytest.mark.skipif(not os.access("/proc/sys/kernel/ns_last_pid", os.W_OK), reason="choosing a process id needs root")
+def test_what_was_left_is_removed_under_a_process_id_that_was_used_before(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    folder = tmp_path / f"{STATE_PREFIX}left"
+    folder.mkdir()
+    (folder / OWNER).touch()
+    with subprocess.Popen(["sleep", "600"]) as earlier:
+        ended = next(process for process in psutil.process_iter() if process.pid == earlier.pid)
+        earlier.kill()
+    left = _take_up(ended, ["sleep", "600"], env={**os.environ, "SYNCBED_STATE": f"{folder}/0"})
+    try:
+        assert sweep()[0] == f"process {left.pid} of a run whose orchestrator was killed"
+        assert left.wait(30) == -signal.SIGKILL
+    finally:
+        left.kill()
+        left.wait()
 
 
 @pytest.mark.parametrize(
