@@ -7,13 +7,18 @@ container is paused, so that nobody asks the agents and Prometheus itself takes 
 holds the agents' answers, the work of Prometheus on this machine, and the traffic between them. What it does not hold:
 the ranks write their live figures in both; what that takes of a step is measured by itself, in CPU time in a node.
 
-The figure is the ratio of the turns' mean step times, from step to step, the first left out: a scrape hits one step in
-a few, so the shortest step would not show it. With its 95 % interval. Goal: at most 1.01.
+The ratio is that of the turns' mean step times, from step to step, the first left out: a scrape hits one step in a
+few, so the shortest step would not show it. With its 95 % interval. Goal: at most 1.01. On a machine whose speed
+drifts by more than that the ratio cannot tell; so the CPU time that agents and Prometheus take is counted as well, as
+a share of what the machine has: where ranks use all of it, a step cannot grow by more, but for what is evicted from
+caches.
 """
 
 import argparse
 import json
+import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
@@ -46,6 +51,27 @@ with tempfile.TemporaryDirectory() as folder:
         figures.synchronised(traffic, step)
     print((time.process_time() - began) / 5000)
 """
+# All threads of this node's agent, in nanoseconds on a CPU: proc_pid_schedstat in Linux' Documentation/scheduler.
+AGENT_CPU = """
+from pathlib import Path
+agents = [p.parent for p in Path("/proc").glob("[0-9]*/cmdline") if b"\\0monitor.agent" in p.read_bytes()]
+stats = [s.read_text() for agent in agents for s in agent.glob("task/*/schedstat")]
+print(sum(int(text.split()[0]) for text in stats) / 1e9)
+"""
+
+
+def cpu_seconds(services: dict) -> dict[str, float]:
+    """What each service's monitoring has used: a node's agent, and all of Prometheus."""
+    used = {}
+    for name, container in services.items():
+        if name == "prometheus":
+            used[name] = container.stats(stream=False, one_shot=True)["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9
+        elif name.startswith("trainer-"):
+            code, out = container.exec_run(["python", "-c", AGENT_CPU])
+            if code:
+                sys.exit(f"the agent's CPU time could not be read: {out.decode().strip()}")
+            used[name] = float(out)
+    return used
 
 
 @contextmanager
@@ -78,18 +104,26 @@ def main() -> None:
     if code:
         sys.exit(f"the live figures could not be measured: {out.decode().strip()}")
     seconds: dict[bool, list[float]] = {True: [], False: []}
+    used, during = dict.fromkeys(services, 0.0), 0.0
     for turn in range(args.turns):
         for scraped in (True, False) if turn % 2 else (False, True):
             with nullcontext() if scraped else held_still(services["prometheus"]):
+                before, began = cpu_seconds(services), time.monotonic()
                 mean, result = step_seconds(args.project)
+                if scraped:
+                    during += time.monotonic() - began
+                    used |= {name: used[name] + s - before[name] for name, s in cpu_seconds(services).items()}
             seconds[scraped].append(mean)
     found = ratio(seconds[True], seconds[False])
-    own = fmean(seconds[True])
+    own, agents = fmean(seconds[True]), [used[name] for name in used if name.startswith("trainer-")]
     figures = {
         "scraped_to_not_scraped": round(found.value, 4),
         "interval": [round(found.low, 4), round(found.high, 4)],
         "by_turn": [round(a / b, 4) for a, b in zip(seconds[True], seconds[False], strict=True)],
         "step_seconds_scraped": round(own, 4),
+        "agent_percent_of_one_core": round(100 * max(agents) / during, 2),
+        "prometheus_percent_of_one_core": round(100 * used["prometheus"] / during, 2),
+        "share_of_the_machines_cpu": round(sum(used.values()) / during / os.cpu_count(), 4),
         "live_figures_microseconds_per_step": round(1e6 * float(out), 1),
         "live_figures_share_of_a_step": round(float(out) / own, 6),
         "goal": GOAL,
