@@ -1,10 +1,11 @@
-"""The five reports at SCALE=quick on this machine's cluster; what they came to is kept in benchmarks/reports/.
+"""Reports and studies at SCALE=quick on this machine's cluster; what they came to is kept beside this file.
 
     make cluster-up && .venv/bin/python benchmarks/reports.py r1 r2 r3 r4 DATA_DIR=cifar:mnist  # 35 minutes, 2 cores
     make cluster-up NODES=5 && .venv/bin/python benchmarks/reports.py r5 DATA_DIR=mnist         # r5 has up to 5 workers
+    make cluster-up && .venv/bin/python benchmarks/reports.py servers link_rate straggler DATA_DIR=svhn  # 60 minutes
 
-Further words go to each `syncbed reproduce`. Of each report its report.md, tables (CSV) and plots (SVG) are kept, with
-the command.
+The five reports go to benchmarks/reports/, the studies (benchmarks/studies/*.toml) to benchmarks/studies/. Further
+words go to each `syncbed reproduce`. Of each its report.md, tables (CSV) and plots (SVG) are kept, with the command.
 """
 
 import argparse
@@ -15,17 +16,19 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-KEPT = ROOT / "benchmarks" / "reports"
+KEPT, STUDIES = ROOT / "benchmarks" / "reports", ROOT / "benchmarks" / "studies"
 REPORTS = ("r1", "r2", "r3", "r4", "r5")
 
 
-def reproduce(report: str, words: list[str]) -> None:
-    """Run one report to its end and keep what it wrote. Exits with its code when it fails."""
-    command = ["reproduce", f"REPORT={report}", "SCALE=quick", *words]
+def reproduce(name: str, words: list[str]) -> None:
+    """Run one report or study to its end and keep what it wrote. Exits with its code when it fails."""
+    study = name not in REPORTS
+    preset = str((STUDIES / f"{name}.toml").relative_to(ROOT)) if study else name
+    command = ["reproduce", f"REPORT={preset}", "SCALE=quick", *words]
     done = subprocess.run([sys.executable, "-m", "monitor.cli", *command], cwd=ROOT)
     if done.returncode:
         sys.exit(done.returncode)
-    made, kept = ROOT / "sweeps" / f"{report}-quick", KEPT / report
+    made, kept = ROOT / "sweeps" / f"{name}-quick", (STUDIES if study else KEPT) / name
     shutil.rmtree(kept, ignore_errors=True)
     shutil.copytree(made / "report", kept / "report")
     minutes = sum(tried["seconds"] for tried in json.loads((made / "sweep.json").read_text())["tries"]) / 60
@@ -35,11 +38,12 @@ def reproduce(report: str, words: list[str]) -> None:
 
 
 def main() -> None:
+    known = [*REPORTS, *sorted(path.stem for path in STUDIES.glob("*.toml"))]
     parser = argparse.ArgumentParser()
-    parser.add_argument("words", nargs="+", help=f"which of {', '.join(REPORTS)}, and settings of every run")
+    parser.add_argument("words", nargs="+", help=f"which of {', '.join(known)}, and settings of every run")
     words = parser.parse_args().words
-    for report in (word for word in words if word in REPORTS):
-        reproduce(report, [word for word in words if word not in REPORTS])
+    for name in (word for word in words if word in known):
+        reproduce(name, [word for word in words if word not in known])
 
 
 if __name__ == "__main__":

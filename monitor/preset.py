@@ -63,6 +63,12 @@ class SpeedUp(Table):
     what: Literal[tuple(figures.RATES)] = "step"
 
 
+class Against(Table):
+    kind: Literal["against"]
+    by: str  # a setting with several values
+    what: Literal[tuple(figures.RATES)] = "step"
+
+
 class Utilisation(Table):
     kind: Literal["utilisation"]
     plots: list[Literal["cpu", "memory", "packets-sent", "packets-received"]] = Field(
@@ -70,9 +76,11 @@ class Utilisation(Table):
     )
 
 
-AnyTable = Annotated[Table | Losses | SpeedUp | Utilisation, Field(discriminator="kind")]
+AnyTable = Annotated[Table | Losses | SpeedUp | Against | Utilisation, Field(discriminator="kind")]
 KINDS = [
-    kind for table in (Table, Losses, SpeedUp, Utilisation) for kind in get_args(table.model_fields["kind"].annotation)
+    kind
+    for table in (Table, Losses, SpeedUp, Against, Utilisation)
+    for kind in get_args(table.model_fields["kind"].annotation)
 ]
 
 
@@ -162,8 +170,17 @@ def _check(file: File) -> None:
     for where, wanted in named:
         if missing := next((name for name in wanted if name not in names), None):
             raise UserError(f"{where}: no runs are called {missing}; there are: {', '.join(names)}")
+    for table in file.tables:
+        among = [runs for runs in file.runs if table.runs is None or runs.name in table.runs]
+        if table.kind == "against" and not any(table.by in words for runs in among for words in _words(file, runs)):
+            raise UserError(f"table against: by: {table.by} is no word of its runs")
     for runs in file.runs:
         if key := next((key for key in runs.model_extra or {} if key not in file.scale), None):
             raise UserError(f"runs {runs.name}: {key}: no such key, and no scale of that name")
         for word, text in itertools.chain(*(words.items() for words in (runs.words, *runs.each))):
             values(word, text)
+
+
+def _words(file: File, runs: Runs) -> list[Words]:
+    """Every table of words that a run of this group may have."""
+    return [file.words, *(scale.words for scale in file.scale.values()), runs.words, *runs.each]

@@ -2,7 +2,8 @@
 
 What is drawn is what the series hold, so that tests can hold it against results. Colours are Okabe and Ito's, which
 colour-blind readers tell apart, and lines differ in dashes and markers too. Ink is `currentColor`: the page's, light or
-dark. The same numbers give the same bytes. Axes of quantities start at 0.
+dark. The same numbers give the same bytes. Axes of quantities start at 0, or are
+logarithmic.
 """
 
 import io
@@ -55,6 +56,7 @@ class Lines:
     y_top: float | None = None  # at least this far up
     whole_x: bool = False  # x counts something: ticks at whole numbers
     per_epoch: int | None = None  # x counts steps, this many an epoch: epochs are shown above
+    log: bool = False  # both axes are logarithmic
 
 
 @dataclass(frozen=True)
@@ -144,9 +146,12 @@ def _lines(plot: Lines, axes) -> None:
     for i, series in enumerate(plot.series):
         _line(series, i, axes)
     known = [v for s in plot.series for v in (*s.y, *(s.high or ())) if v is not None and math.isfinite(v)]
-    axes.set_ylim(0, 1.08 * max([plot.y_top or 0, *known]) or 1)
-    if min((x for s in plot.series for x in s.x), default=-1) >= 0:
-        axes.set_xlim(left=0)
+    if plot.log:
+        axes.set(xscale="log", yscale="log")
+    else:
+        axes.set_ylim(0, 1.08 * max([plot.y_top or 0, *known]) or 1)
+        if min((x for s in plot.series for x in s.x), default=-1) >= 0:
+            axes.set_xlim(left=0)
     axes.set_xlabel(plot.x_label)
     axes.set_ylabel(plot.y_label)
     if plot.whole_x:

@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 from monitor import figures
+from monitor.cells import Cell
 from monitor.figures import Group
 from monitor.report import run_page, sweep_page
+from monitor.report.against import against
 from monitor.report.load import load
 from monitor.report.nodes import over_time as nodes_over_time
 from monitor.report.page import Page, Section
@@ -18,8 +20,10 @@ def reproduced_page(made) -> Page:
     sections = [Section("Claims", verdicts(made))]
     for i, table in enumerate(preset.tables):
         heading, build = KINDS[table.kind]
-        options = table.model_dump(exclude={"kind", "runs"})
-        sections.append(Section(heading, build(_chosen(made, table.runs), f"{table.kind}-{i + 1}", **options)))
+        options, chosen = table.model_dump(exclude={"kind", "runs"}), _chosen(made, table.runs)
+        if build is not against:  # which asks the cells for their words
+            chosen = [group for _, group in chosen]
+        sections.append(Section(heading, build(chosen, f"{table.kind}-{i + 1}", **options)))
     first = next((g for g in made.groups.values() if g.results), None)
     sections += [
         Section("Beside the report", published(made)),
@@ -38,10 +42,10 @@ def reproduced_page(made) -> Page:
     return Page(f"{preset.name}: {preset.title}", lead, [section for section in sections if section.items])
 
 
-def _chosen(made, names: list[str] | None) -> list[Group]:
-    """The groups of these parts of the preset; all without names."""
+def _chosen(made, names: list[str] | None) -> list[tuple[Cell, Group]]:
+    """The cells of these parts of the preset, and what came of them; all without names."""
     cells = zip(made.sweep.cells, made.groups.values(), strict=False)  # after the cells', groups of what was left out
-    return [group for cell, group in cells if names is None or cell.group in names]
+    return [pair for pair in cells if names is None or pair[0].group in names]
 
 
 def verdicts(made) -> list[Table]:
@@ -198,6 +202,7 @@ KINDS = {
     "classes": ("Classes", classes),
     "curves": ("Curves", curves),
     "speed_up": ("Speed-up", just_speed_up),
+    "against": ("Against a setting", against),
     "resources": ("Resources", resources),
     "utilisation": ("A node over time", utilisation),
     "competition": ("Competition run", competition),

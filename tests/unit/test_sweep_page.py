@@ -35,6 +35,7 @@ text = "two <b>beat</b> one"
 test = "faster"
 of = ["two", "one"]
 """
+OPTIONS = {"against": 'by = "NODES"\n'}  # of kinds of table that need some
 
 
 def cells(*nodes: int) -> list[Cell]:
@@ -94,7 +95,9 @@ def test_phases_of_a_step_side_by_side(job):
 
 @pytest.fixture
 def made(tmp_path, job):
-    (tmp_path / "p.toml").write_text(TOML + "".join(f'[[tables]]\nkind = "{kind}"\n' for kind in preset.KINDS))
+    (tmp_path / "p.toml").write_text(
+        TOML + "".join(f'[[tables]]\nkind = "{k}"\n{OPTIONS.get(k, "")}' for k in preset.KINDS)
+    )
     wanted = preset.read(str(tmp_path / "p.toml"), "quick")
     named = [replace(cell, group=name) for cell, name in zip(job.cells, ("one", "two"), strict=False)]
     whole = Sweep(job.folder, {}, named, job.notes, job.tries[:2])
@@ -120,6 +123,7 @@ def test_every_kind_of_table_of_a_report(made, tmp_path):
     assert nodes.rows[-1][1] == "mean of the workers"
     curve = page.named(Plot)[f"curves-{number['curves']}-loss"].series[1]
     assert curve.x == pytest.approx([step / 8 for step in (1, 2, 3, 4)])  # 100 images in batches of 12
+    assert tables[f"against-{number['against']}"].headings == ["", "NODES=1", "NODES=2"]
     assert f"utilisation-{number['utilisation']}-2-cpu" in page.named(Plot)
     write_page(tmp_path, "report", page)
     assert "<b>beat</b>" not in (tmp_path / "report.html").read_text()
