@@ -270,9 +270,18 @@ def shape_text(shape: Shape) -> str:
     return "x".join(map(str, shape))
 
 
+OTHER_WORDS = {  # what the settings are called elsewhere
+    **{"STRATEGY": "SYNC", "ALGORITHM": "SYNC", "DATASET": "DATA", "NETWORK": "MODEL", "ARCH": "MODEL"},
+    **{"WORKERS": "NODES", "NUM_NODES": "NODES", "WORLD_SIZE": "NODES", "PROCESSES": "NPROC", "PROCS": "NPROC"},
+    **{"BATCH_SIZE": "BATCH", "LEARNING_RATE": "LR", "ITERATIONS": "STEPS", "ITERS": "STEPS", "EPOCH": "EPOCHS"},
+    **{"BANDWIDTH": "RATE", "LATENCY": "DELAY", "CORES": "CPUS", "MEM": "MEMORY", "DTYPE": "PRECISION"},
+}
+
+
 def unknown(name: str, known) -> str:
     """The hint for a setting that does not exist."""
-    near = get_close_matches(name.upper(), list(known), n=1)
+    other = OTHER_WORDS.get(name.upper())
+    near = [other] if other in known else get_close_matches(name.upper(), list(known), n=1)
     return f"no such setting; did you mean {near[0]}?" if near else "no such setting; one of: " + ", ".join(known)
 
 

@@ -73,7 +73,7 @@ class DockerRuntime(Runtime):
         containers = {container.labels["com.docker.compose.service"]: container for container in nodes}
         if not any(container.status == "running" for container in containers.values()):
             if required:
-                raise UserError(f"RUNTIME=docker: no cluster is up (project {project}); `make cluster-up` starts one")
+                raise UserError(f"no cluster {project} is up; `make cluster-up PROJECT={project}` starts it")
             return None
         return cls(client, project, containers)
 

@@ -151,3 +151,14 @@ def test_workers_that_do_not_stop_together_are_not_scored_between_steps():
     assert RunSpec.from_settings({"SYNC": "ps_sync", "EVALUATE": "10"}).evaluate_steps == 10
     with pytest.raises(SpecError, match=r"EVALUATE=10: the workers of SYNC=ps_async .* EVALUATOR=1"):
         RunSpec.from_settings({"SYNC": "ps_async", "EVALUATE": "10"})
+
+
+def test_what_settings_are_called_elsewhere_is_understood():
+    from monitor.run import NOT_IN_SPEC
+    from trainer.spec import OTHER_WORDS, unknown
+
+    known = RunSpec.settings_help() | NOT_IN_SPEC
+    assert set(OTHER_WORDS.values()) <= set(known) and not set(OTHER_WORDS) & set(known)
+    assert unknown("strategy", known) == "no such setting; did you mean SYNC?"
+    assert unknown("BATHC", known) == "no such setting; did you mean BATCH?"
+    assert unknown("STRATEGY", {"PORT": ""}) == "no such setting; one of: PORT"
