@@ -4,7 +4,7 @@ import itertools
 import math
 from dataclasses import dataclass
 
-from monitor import conditions, run
+from monitor import conditions, recovery, run
 from monitor.errors import UserError
 from trainer.spec import RunSpec, SpecError
 
@@ -47,6 +47,7 @@ def product(words: dict[str, str], repeats: int, place, group: str = "") -> tupl
         try:
             spec = RunSpec.from_settings(spec_words)
             conditions.Conditions.of(given, spec.nodes, given["RUNTIME"])
+            recovery.allowed(given)
             cells.append(Cell(given, repeats, group))
         except SpecError as error:
             refused.append((given, error))

@@ -30,6 +30,7 @@ SETTINGS = {
     "SWEEPS_DIR": "folder of sweeps; default: sweeps",
 }
 RESUMED = "resumed"  # in place of what it took to reach a goal
+RESTARTED = "restarted"
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,10 @@ def mean_of(figure: Callable[[dict], float | None]) -> Callable[[Group, Group | 
 
 
 def runs_text(group: Group) -> str:
-    """How many runs the figures are of, and how many failed."""
-    return str(len(group.results)) + (f", {group.failed} failed" if group.failed else "")
+    """How many runs the figures are of, how many of them were restarted, and how many failed."""
+    restarted = sum(bool(result.get("restarts")) for result in group.results)
+    told = {RESTARTED: restarted, "failed": group.failed}
+    return ", ".join([str(len(group.results)), *(f"{count} {what}" for what, count in told.items() if count)])
 
 
 def efficiency(group: Group, base: Group | None) -> Estimate | None:
@@ -153,6 +156,9 @@ def footnotes(found: list[dict]) -> list[str]:
     else:
         notes.append("no speed-up: no run is on one node with the same model, data, precision, runtime and limits.")
     notes.append("MB/step: payload sent by all ranks; node-s: nodes times seconds of training.")
+    if any(RESTARTED in row["runs"] for row in found):
+        text = "lost steps and the way back are in training s and node-s, lost steps in the way to an accuracy"
+        notes.append(f"{RESTARTED}: {text}; figures of a step have each step once.")
     if any(row.get("goal_seconds") == RESUMED for row in found):
         notes.append(f"{RESUMED}: what the run before took is not in it, so that the way to an accuracy is not told.")
     return notes

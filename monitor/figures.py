@@ -14,6 +14,7 @@ from pathlib import Path
 from monitor import results
 from monitor.errors import UserError
 from monitor.estimate import Estimate, mean, ratio
+from monitor.recovery import kept, wholly
 from monitor.summary import mean as mean_of_known
 from monitor.words import differences, flat
 from trainer import events
@@ -159,8 +160,9 @@ def reached(result: dict, folder: Path, goal: float) -> Reached | None:
     """The first score of at least `goal`, of those on the way (EVALUATE=, EVALUATOR=1) and the last; None for none.
 
     Seconds are those of the slowest worker's steps: the score is of what it had done by then. Bytes are what all ranks
-    sent in these steps. The last score is of what was brought together at the end, which counts too. Of a run that went
-    on from a checkpoint only its own part is seen. Raises UserError.
+    sent in these steps. The last score is of what was brought together at the end, which counts too. Steps that a
+    restart lost were spent as well; the time in which no step went on was not. Of a run that went on from a checkpoint
+    only its own part is seen. Raises UserError.
     """
     scores = [(score["step"], score["accuracy"]) for score in result["evaluations"]]
     if result["test_accuracy"] is not None:
@@ -168,8 +170,8 @@ def reached(result: dict, folder: Path, goal: float) -> Reached | None:
     first = next(((step, accuracy) for step, accuracy in sorted(scores) if accuracy >= goal), None)
     if first is None:
         return None
-    said = events_of(folder)
-    taken = [event for event in said if isinstance(event, events.Step) and event.step <= first[0]]
+    said = wholly(events_of(folder), first[0])
+    taken = [event for event in said if isinstance(event, events.Step)]
     ends = [event for event in said if isinstance(event, events.Trained) and first[0] >= result["steps"]]
     spent: dict[int, float] = {}
     for step in taken:
@@ -194,8 +196,8 @@ def events_of(folder: Path) -> list[events.Event]:
 
 
 def steps_of(folder: Path) -> list[events.Step]:
-    """Every step that a run recorded. Raises UserError."""
-    return [event for event in events_of(folder) if isinstance(event, events.Step)]
+    """Every step that a run recorded, once: as it was done last. Raises UserError."""
+    return [event for event in kept(events_of(folder)) if isinstance(event, events.Step)]
 
 
 def grouped(runs: list[tuple[dict, Path]]) -> list[Group]:

@@ -1,11 +1,13 @@
 """What a person sees while a run goes on: a live table on a terminal, plain lines elsewhere."""
 
 import time
+from dataclasses import asdict
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from monitor.recovery import sentence
 from monitor.results import joined_loss
 from monitor.summary import number
 from trainer import events
@@ -66,6 +68,11 @@ class Progress:
                     self._console.print(f"checkpoint at step {event.step}: {event.bytes / 1e6:.1f} MB", highlight=False)
             case events.Warning():
                 self._console.print(f"warning: {event.message}", style="yellow", markup=False, highlight=False)
+            case events.Restart():
+                self._steps, self._told, self._first = {}, {}, None
+                self._state = ["starting"] * len(self._names)
+                told = f"restart {event.attempt}: {sentence(asdict(event))}"
+                self._console.print(told, style="yellow", markup=False, highlight=False)
             case events.Finished():
                 self._state[event.rank] = "finished"
             case events.Failed():

@@ -10,6 +10,7 @@ import os
 import platform
 import statistics
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,6 +18,7 @@ from pathlib import Path
 import psutil
 
 from monitor.errors import UserError
+from monitor.recovery import Attempt
 from monitor.sampling import Row, summarise
 from monitor.verdict import Failure, RankState
 from trainer.events import PHASES, Evaluated, Step, finite
@@ -55,6 +57,8 @@ def complete(
     result: dict,
     *,
     ranks: list[RankState],
+    first: Attempt,
+    restarts: list[dict],
     node_names: list[str],
     roles: list[str],
     failure: Failure | None,
@@ -65,7 +69,10 @@ def complete(
     began: float,
     ended: float,
 ) -> dict:
-    """The whole result. `began` and `ended` are Unix seconds of the command; every value that is not known is None."""
+    """The whole result. `began` and `ended` are Unix seconds of the command; every value that is not known is None.
+
+    `ranks`: what counts of all attempts; `first`: the one with the first step.
+    """
     result = {key: value for key, value in result.items() if key != "orchestrator_pid"}
     ready = next((rank.ready for rank in ranks if rank.ready), None)
     trained = next((rank.trained for rank in ranks if rank.trained), None)
@@ -82,7 +89,8 @@ def complete(
         "gradient_bytes": ready.gradient_bytes if ready else None,
         "steps": ready.steps if ready else None,
         "ranks": [
-            rank_summary(rank, *who, rows) for rank, who in enumerate(zip(node_names, roles, ranks, strict=True))
+            rank_summary(rank, *who, rows, [one["from_step"] for one in restarts])
+            for rank, who in enumerate(zip(node_names, roles, ranks, strict=True))
         ],
         "train_loss": train_loss(ranks),
         "test_loss": evaluated.loss if evaluated else None,
@@ -106,17 +114,23 @@ def complete(
         ],
         "checkpoints": checkpoints,
         "warnings": warnings,
-        "seconds": seconds(ranks, evaluated, began, ended),
+        "restarts": restarts,
+        "seconds": seconds(ranks, first, restarts, evaluated, began, ended),
     }
     return finite(result)
 
 
-def rank_summary(rank: int, node: str, role: str, state: RankState, rows: list[Row]) -> dict:
-    """One rank's figures. Bytes are payload of its collectives; CPU, throttling and network are its node's."""
-    counted = state.steps[1:]
+def rank_summary(
+    rank: int, node: str, role: str, state: RankState, rows: list[Row], restarted: Sequence[int] = ()
+) -> dict:
+    """One rank's figures. Bytes are payload of its collectives; CPU, throttling and network are its node's.
+
+    `restarted`: the steps that the run was restarted from; the first one after each is left out as the very first is.
+    """
+    counted = [step for step in state.steps[1:] if step.step - 1 not in restarted]
     whole = [step.step_seconds for step in counted]
     traffic = [event for event in (*state.steps, state.trained, state.served) if event]
-    window = state.trained or state.served
+    window = None if restarted else state.trained or state.served  # which tell of the last attempt alone
     own = summarise([row for row in rows if row.node == node], node)
     return {
         "rank": rank,
@@ -184,18 +198,29 @@ def per_class(matrix: list[list[int]], classes: list[str]) -> list[dict]:
     return report
 
 
-def seconds(ranks: list[RankState], evaluated: Evaluated | None, began: float, ended: float) -> dict:
-    """Where the time went. Start-up ends when the first step begins; its parts add up to it."""
-    first = [rank.steps[0] for rank in ranks if rank.steps]
-    start = min(step.time - step.step_seconds for step in first) if first else None
-    launched = max((rank.started.time for rank in ranks if rank.started), default=None) if first else None
-    trained = [rank.trained.seconds for rank in ranks if rank.trained]
+def seconds(
+    ranks: list[RankState],
+    first: Attempt,
+    restarts: list[dict],
+    evaluated: Evaluated | None,
+    began: float,
+    ended: float,
+) -> dict:
+    """Where the time went. Start-up ends when the first step begins; its parts add up to it.
+
+    Training is from there to the end of the last step, with what was lost to restarts: `recovery` of it.
+    """
+    start = first.first_step
+    parts = None
+    if start is not None:
+        launched = max(rank.started.time for rank in first.ranks if rank.started)
+        parts = {"prepare_and_launch": launched - began, "import_and_build": start - launched}
+    trained = [rank.trained.time - start if restarts else rank.trained.seconds for rank in ranks if rank.trained]
     return {
-        "startup": start - began if first else None,
-        "startup_parts": {"prepare_and_launch": launched - began, "import_and_build": start - launched}
-        if first
-        else None,
+        "startup": start - began if parts else None,
+        "startup_parts": parts,
         "training": max(trained) if trained else None,
+        "recovery": sum(one["lost_seconds"] + (one["startup_seconds"] or 0.0) for one in restarts),
         "evaluation": evaluated.seconds if evaluated else None,
         "total": ended - began,
     }

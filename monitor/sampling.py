@@ -78,7 +78,8 @@ class Sampler:
 
     def watch(self, node: str, announced: IO) -> None:
         """Sample the agent that prints {"port": n} as the first line of this stream. Returns at once."""
-        thread = threading.Thread(target=self._sample, args=(node, announced), daemon=True, name=f"sampler {node}")
+        what = node, announced, self._stopped
+        thread = threading.Thread(target=self._sample, args=what, daemon=True, name=f"sampler {node}")
         self._threads.append(thread)
         thread.start()
 
@@ -87,19 +88,22 @@ class Sampler:
         return sorted(self._rows, key=lambda row: (row.time, row.node))
 
     def stop(self) -> None:
-        """No scrape starts after this. Returns when those under way have ended, within seconds."""
+        """No scrape of what is watched starts after this; others may be watched then. Returns when those under way
+        have ended, within seconds.
+        """
         self._stopped.set()
         for thread in self._threads:
             thread.join(2 * self._interval)  # an agent that never announced its port is not waited for longer
+        self._stopped, self._threads = threading.Event(), []
 
-    def _sample(self, node: str, announced: IO) -> None:
+    def _sample(self, node: str, announced: IO, stopped: threading.Event) -> None:
         try:
             port = json.loads(announced.readline())["port"]
         except (ValueError, KeyError, TypeError, OSError):
             return  # the agent died before it listened
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=self._interval)
         due = time.monotonic()
-        while not self._stopped.wait(max(0.0, due - time.monotonic())):
+        while not stopped.wait(max(0.0, due - time.monotonic())):
             due = max(due + self._interval, time.monotonic())
             try:
                 self._rows.append(scrape(connection, node))

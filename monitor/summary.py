@@ -12,6 +12,7 @@ from rich.text import Text
 
 from monitor import results, words
 from monitor.errors import UserError, refuse_unknown
+from monitor.recovery import sentence
 from trainer.events import PHASES
 from trainer.layout import WORKER
 
@@ -155,6 +156,8 @@ def show(result: dict, console: Console, warnings: bool = True) -> None:
         console.print(rank_table(result["ranks"]))
         console.print(phase_table(result["ranks"]))
         console.print("first step left out of the step means; sync is the part that backward did not hide", style="dim")
+    for restart in result.get("restarts") or ():
+        console.print(f"restart {restart['attempt']}: {sentence(restart)}", style="yellow", highlight=False)
     for lost in result.get("lost_workers") or ():
         console.print(
             f"went on without rank {lost['rank']}, which {lost['reason']} at step {lost['step']}", style="yellow"
@@ -177,7 +180,10 @@ def show(result: dict, console: Console, warnings: bool = True) -> None:
     spent = result.get("seconds")
     if spent:
         parts = ("startup", "training", "evaluation", "total")
-        console.print("   ".join(f"{part} {number(spent[part], 1)} s" for part in parts if spent[part] is not None))
+        told = [f"{part} {number(spent[part], 1)} s" for part in parts if spent[part] is not None]
+        if spent.get("recovery"):
+            told.append(f"of training, restarts took {number(spent['recovery'], 1)} s")
+        console.print("   ".join(told))
 
 
 def rank_table(ranks: list[dict]) -> Table:

@@ -183,12 +183,27 @@ class Proxies(Event):
     commands: list[list[str]]  # by rank: the command line of its MPI proxy
 
 
+@dataclass(frozen=True, kw_only=True)
+class Restart(Event):
+    """From the orchestrator: the run goes on from a checkpoint (RESTARTS=). `rank`: the one that was lost, if known.
+
+    Steps beyond `from_step` that stand before this event are lost, and are done again after it.
+    """
+
+    attempt: int  # restarts so far, this one included
+    kind: str  # of the failure: killed, frozen, ...
+    message: str  # its one line
+    from_step: int  # 0: from the start
+    lost_steps: int
+    lost_seconds: float  # since step `from_step` was done, or the first step of the attempt began
+
+
 HEARTBEAT_SECONDS = 2.0
 _KINDS = {
     k.__name__.lower(): k
     for k in (
         *(Started, Ready, Step, Checkpoint, Trained, Served, Monitored, Evaluated, Finished, Failed, Alive, Warning),
-        *(Exited, Held, Busy, Proxies),
+        *(Exited, Held, Busy, Proxies, Restart),
     )
 }
 _lock = threading.Lock()

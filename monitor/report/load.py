@@ -8,6 +8,7 @@ from pathlib import Path
 
 from monitor import results
 from monitor.errors import UserError
+from monitor.recovery import kept
 from monitor.sampling import HEADER, Row
 from trainer import events
 
@@ -17,7 +18,7 @@ UNWRITABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 @dataclass(frozen=True)
 class Run:
-    """`steps`: by rank, in order. `rows`: of all nodes, by time. Both empty where there are none."""
+    """`steps`: by rank, in order, each once. `rows`: of all nodes, by time. Both empty where there are none."""
 
     folder: Path
     result: dict
@@ -25,11 +26,8 @@ class Run:
     trained: dict[int, events.Trained]
     rows: list[Row]
     steps_per_epoch: int | None = None
-
-    @property
-    def began(self) -> float | None:
-        """Unix seconds at which the first step began; None for a run without a step."""
-        return min((own[0].time - own[0].step_seconds for own in self.steps.values() if own), default=None)
+    began: float | None = None  # Unix seconds at which the first step began; None for a run without a step
+    restarts: tuple[tuple[float, float | None], ...] = ()  # Unix seconds of each, and of the next step's beginning
 
 
 def load(folder: Path) -> Run:
@@ -39,15 +37,20 @@ def load(folder: Path) -> Run:
     steps: dict[int, list[events.Step]] = {}
     trained: dict[int, events.Trained] = {}
     try:
-        for line in _lines(folder / "events.jsonl"):
-            match events.parse(line):
+        said = [event for line in _lines(folder / "events.jsonl") if (event := events.parse(line))]
+        for event in kept(said):
+            match event:
                 case events.Step() as step:
                     steps.setdefault(step.rank, []).append(step)
                 case events.Trained() as end:
                     trained[end.rank] = end
                 case events.Ready() as ready:
                     per_epoch = ready.steps_per_epoch
-        return Run(folder, result, steps, trained, _rows(folder / "metrics.csv"), per_epoch)
+        begins = [(e.time - e.step_seconds) for e in said if isinstance(e, events.Step)]
+        restarts = [e.time for e in said if isinstance(e, events.Restart)]
+        restarted = tuple((when, min((b for b in begins if b > when), default=None)) for when in restarts)
+        rows = _rows(folder / "metrics.csv")
+        return Run(folder, result, steps, trained, rows, per_epoch, min(begins, default=None), restarted)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"run {folder.name}: cannot be read ({error})") from None
 

@@ -45,13 +45,17 @@ def loopback(run: Run) -> list[str]:
 
 
 def time_spans(run: Run, zero: float) -> list[Span]:
-    """Start-up, training and evaluation on the time axis that begins at `zero`."""
+    """Start-up, training, restarts and evaluation on the time axis that begins at `zero`."""
     if not run.began:
         return []
     first, last = min(row.time for row in run.rows), max(row.time for row in run.rows)
     ends = max((event.time for event in run.trained.values()), default=None)
     spans = [Span("start-up", first - zero, 0.0)] if first < zero else []
-    spans.append(Span("training", 0.0, (ends or last) - zero))
+    begins = zero
+    for when, begun in run.restarts:
+        spans += [Span("training", begins - zero, when - zero), Span("restart", when - zero, (begun or last) - zero)]
+        begins = begun or last
+    spans.append(Span("training", begins - zero, (ends or last) - zero))
     if ends and last > ends:
         spans.append(Span("evaluation", ends - zero, last - zero))
     return spans

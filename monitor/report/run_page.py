@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from monitor import figures, words
+from monitor import figures, recovery, words
 from monitor.report import nodes
 from monitor.report.load import Run
 from monitor.report.page import Page, Printed, Section
@@ -52,7 +52,7 @@ def failure(result: dict) -> list:
 
 def outcome(result: dict) -> Table:
     """Losses, accuracy, samples and seconds."""
-    seconds = result.get("seconds") or {}
+    seconds, restarts = result.get("seconds") or {}, result.get("restarts") or ()
     known = {
         "training loss of the last step": number(result.get("train_loss"), 4),
         "test loss": number(result.get("test_loss"), 4),
@@ -65,8 +65,11 @@ def outcome(result: dict) -> Table:
             f"seconds of {name}": number(seconds.get(name), 2)
             for name in ("startup", "training", "evaluation", "total")
         },
+        **({"seconds of training that restarts took": number(seconds.get("recovery"), 2)} if restarts else {}),
     }
     rows = [[name, value] for name, value in known.items() if value != "-"]
+    for restart in restarts:
+        rows.append([f"restart {restart['attempt']}", recovery.sentence(restart)])
     for lost in result.get("lost_workers") or ():
         rows.append(["went on without", f"rank {lost['rank']}, which {lost['reason']} at step {lost['step']}"])
     return Table("outcome", "What it came to", ["", "value"], rows)

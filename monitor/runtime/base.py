@@ -143,6 +143,14 @@ class Runtime(ABC):
         """
 
     @abstractmethod
+    def again(self, job: Job, seconds: float, stop: Callable[[], bool]) -> None:
+        """All ranks have ended: make the nodes ready to start them once more, on another port.
+
+        A node that went away is waited for, at most `seconds` and until `stop` is true. Raises UserError for one that
+        does not come back, and Busy when another run has them.
+        """
+
+    @abstractmethod
     def release(self, job: Job) -> None:
         """Remove what the run left in the nodes. Called once, however the run ended."""
 

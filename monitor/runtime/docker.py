@@ -252,6 +252,37 @@ class DockerRuntime(Runtime):
         with engine.guard():
             return cluster.urls(self._client, self._project)
 
+    def again(self, job: Job, seconds: float, stop: Callable[[], bool]) -> None:
+        until = time.monotonic() + seconds
+        names = [self.node_name(node) for node in range(job.spec.nodes)]
+        while not stop():
+            try:
+                with engine.guard():
+                    for name in names:
+                        self._containers[name].reload()
+                with ThreadPoolExecutor(len(names)) as pool:
+                    facts = list(pool.map(lambda name: engine.node_facts(self._containers[name]), names))
+                if holder := next((f["run"] for f in facts if f["run"] not in (None, job.run_id)), None):
+                    raise Busy(holder)
+                problem = next(filter(None, map(self._not_ready, names, facts, [names] * len(names))), None)
+            except (UserError, RunFailed) as error:
+                if isinstance(error, Busy):
+                    raise
+                problem = str(error)
+            if problem is None:
+                self._port = facts[0]["free_port"]
+                return
+            if time.monotonic() > until:
+                raise UserError(f"the nodes were not back within {seconds:g} s: {problem}")
+            time.sleep(0.5)
+
+    def _not_ready(self, name: str, fact: dict, names: list[str]) -> str | None:
+        """Why a node that answers cannot take part yet."""
+        if fact["run"]:
+            return f"node {name} is still held by what was lost"
+        lost = [peer for peer in names if not fact["peers"].get(peer)]
+        return f"node {name} cannot resolve {', '.join(lost)}" if lost else None
+
     def release(self, job: Job) -> None:
         with engine.guard():
             nodes = [self._containers[self.node_name(node)] for node in range(job.spec.nodes)]

@@ -131,11 +131,20 @@ class LocalRuntime(Runtime):
     def rows(self, job: Job, start: float, end: float, warn: Callable[[str], None]) -> list[Row]:
         return [row for row in self._sampler.rows() if start - 1 <= row.time <= end + 1]
 
-    def release(self, job: Job) -> None:
+    def again(self, job: Job, seconds: float, stop: Callable[[], bool]) -> None:
+        self._end_agents()  # which watch launchers that have ended
+        self._launchers.clear()
+        self._port = free_port()
+
+    def _end_agents(self) -> None:
         self._sampler.stop()
         for agent in self._agents:
             agent.kill()
             agent.wait()
+        self._agents.clear()
+
+    def release(self, job: Job) -> None:
+        self._end_agents()
         if self._state:
             self._state.cleanup()
             self._owner.close()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from monitor import cli, results, resume, summary
 from monitor.errors import UserError
+from monitor.recovery import Attempt
 from monitor.sampling import Row
 from monitor.verdict import Failure, RankState
 from trainer import events
@@ -56,6 +57,8 @@ def complete(ranks, failure=None, evaluated=None, rows=()):
     return results.complete(
         begun,
         ranks=ranks,
+        first=Attempt(0, 10.0, ranks),
+        restarts=[],
         node_names=["local-0", "local-1"],
         roles=["worker", "worker"],
         failure=failure,

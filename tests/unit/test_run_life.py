@@ -12,10 +12,11 @@ import pytest
 from rich.console import Console
 from scripted import ScriptedRuntime, finished, ready, step
 
-from monitor import run as run_module
+from monitor import recorder as recorder_module
 from monitor.errors import Busy, RunFailed
 from monitor.interrupt import SIGNALS, Stop
-from monitor.run import Recorder, make_folder
+from monitor.recorder import Recorder
+from monitor.run_folder import make_folder
 from trainer import events
 from trainer.spec import RunSpec
 
@@ -101,7 +102,7 @@ def test_a_run_is_the_latest_once_it_holds_its_nodes(tmp_path):
         take(event)
         seen.append((type(event).__name__, (tmp_path / "latest").is_symlink()))
 
-    run.supervisor.on_event = look
+    run.recovery.supervisor.on_event = look
     assert not (tmp_path / "latest").is_symlink()
     run.follow()
     assert seen[0] == ("Held", True)
@@ -125,10 +126,10 @@ def handlers():
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_after_the_end_does_not_stop_the_result(tmp_path, monkeypatch, capfd, handlers, number):
     run = recorder(tmp_path, finished(0))
-    run.supervisor.stop.listen()
-    run.supervisor.stop.running()
+    run.recovery.supervisor.stop.listen()
+    run.recovery.supervisor.stop.running()
     monkeypatch.setattr(run.place, "release", lambda job: os.kill(os.getpid(), number))
-    monkeypatch.setattr(run_module, "write_csv", lambda path, rows: os.kill(os.getpid(), number))
+    monkeypatch.setattr(recorder_module, "write_csv", lambda path, rows: os.kill(os.getpid(), number))
     result = run.follow()
     assert result["status"] == "finished"
     assert result_of(run.folder) == result
@@ -182,7 +183,7 @@ def test_a_checkpoint_that_finds_no_room_ends_the_run_at_the_next_step(tmp_path)
         if isinstance(event, events.Checkpoint):
             run._couriers.submit(run.place.handles[0].say, step(0, 4))  # in order: after the checkpoint
 
-    run.supervisor.on_event = next_step
+    run.recovery.supervisor.on_event = next_step
     error = run.follow()["error"]
     assert error["kind"] == "disk"
     assert error["message"].endswith("cannot be written: checkpoint of step 3: No space left on device")
@@ -194,7 +195,7 @@ def test_figures_that_find_no_room_do_not_cost_the_result(tmp_path, monkeypatch)
         path.with_name("metrics.csv.part").write_text("half")
         raise FULL
 
-    monkeypatch.setattr(run_module, "write_csv", full)
+    monkeypatch.setattr(recorder_module, "write_csv", full)
     run = recorder(tmp_path, with_checkpoint())
     result = run.follow()
     assert (result["status"], result["error"]["kind"]) == ("failed", "disk")
@@ -232,7 +233,7 @@ def test_a_run_folder_that_is_removed_is_a_failure_in_one_line(tmp_path, again):
             if again:
                 (run.folder / "checkpoints").mkdir(parents=True)
 
-    run.supervisor.on_event = remove
+    run.recovery.supervisor.on_event = remove
     with pytest.raises(RunFailed, match="was removed while the run went on: there is no result"):
         run.follow()
     assert not run.folder.exists()

@@ -2,14 +2,16 @@
 
 from types import SimpleNamespace
 
-from monitor.run import Recorder
+from monitor.recorder import Recorder
+from monitor.recovery import Attempt
 from monitor.sampling import Row
 
 
 def test_a_node_whose_rows_do_not_cover_the_run_is_a_warning():
     rows = [Row(time=100.0 + t, node=node) for t in range(30) for node in ("a", "b") if node == "a" or t > 14]
     recorder = Recorder.__new__(Recorder)
-    recorder.supervisor = SimpleNamespace(ranks=[SimpleNamespace(started=SimpleNamespace(time=100.0))])
+    ranks = [SimpleNamespace(started=SimpleNamespace(time=100.0))]
+    recorder.recovery = SimpleNamespace(attempts=[Attempt(0, 99.0, ranks)])
     recorder.place = SimpleNamespace(rows=lambda job, start, end, warn: rows)
     recorder.job, recorder.names, recorder.warnings, recorder._heard = None, ["a", "b"], [], 129.0
     assert recorder._rows() == rows

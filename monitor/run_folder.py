@@ -1,0 +1,31 @@
+"""A run's folder: its name, and which one is the latest."""
+
+import secrets
+from datetime import datetime, timezone
+from pathlib import Path
+
+from monitor.errors import UserError
+from trainer.spec import RunSpec
+
+
+def make_folder(runs: Path, spec: RunSpec) -> Path:
+    """A new folder named by the time in UTC, what runs, and a random part: nodes know a run by this name, and two
+    orchestrators with different `runs` may use the same nodes. Raises UserError when `runs` cannot be written.
+    """
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
+    folder = runs / f"{stamp}-{spec.sync}-{spec.model}-{spec.nodes}n-{secrets.token_hex(3)}"
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"RUNS_DIR={runs}: cannot be written ({error.strerror}); name another with RUNS_DIR=") from None
+    return folder
+
+
+def point(link: Path, target: str) -> None:
+    """Make `link` point to `target`, atomically."""
+    part = link.with_name(f".{link.name}-{target}")
+    try:
+        part.symlink_to(target)
+        part.replace(link)
+    finally:
+        part.unlink(missing_ok=True)
