@@ -3,7 +3,7 @@
 # need no quoting beyond what the user's own shell asks for.
 
 .DEFAULT_GOAL := help
-COMMANDS := images data runs report rm compare doctor clean logs show tensorboard prometheus-snapshot dashboards-check
+COMMANDS := images data runs report export rm compare doctor clean logs show tensorboard prometheus-snapshot dashboards-check
 TRAINING := run sweep reproduce
 TARGETS := help $(TRAINING) test cluster-up cluster-down cluster-status torch lint $(COMMANDS)
 .PHONY: $(TARGETS)
@@ -61,6 +61,7 @@ images: ## build or pull the cluster's images (BASE_IMAGE= WHEEL_INDEX= CA_BUNDL
 data: ## fetch, check and prepare a data set (DATA=cifar10 DATA_DIR= MODEL=)
 runs: ## list the runs
 report: ## write a run's report.html and report.md (RUN=latest)
+export: ## a run's model as a folder to take away or to serve (RUN=latest)
 prometheus-snapshot: ## keep a run's raw series before the cluster goes (RUN=latest)
 rm: ## remove runs (RUN="id id")
 compare: ## runs or a sweep side by side (RUNS="id id" or SWEEP=name, GOAL=0.8)

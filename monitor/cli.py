@@ -30,6 +30,7 @@ COMMANDS = {
     "show": ("monitor.summary:show_command", "one run's summary", "syncbed show latest"),
     "tensorboard": ("monitor.tensorboard:command", "show what runs with TENSORBOARD=1 wrote", "syncbed tensorboard"),
     "report": ("monitor.report.command:command", "write a run's report.html and report.md", "syncbed report latest"),
+    "export": ("monitor.export:command", "a run's model as a folder to take away", "syncbed export latest"),
     "prometheus-snapshot": (
         "monitor.snapshot:command",
         "keep a run's raw series before the cluster goes",
@@ -47,7 +48,7 @@ COMMANDS = {
     "doctor": ("monitor.doctor:command", "check this machine, say what would fix it", "syncbed doctor"),
     "clean": ("monitor.leftovers:clean", "remove what crashed runs left behind", "syncbed clean"),
 }
-TAKES_A_RUN = {"show", "report", "prometheus-snapshot"}
+TAKES_A_RUN = {"show", "report", "export", "prometheus-snapshot"}
 MAKEFILE_WORDS = {"PYTHON", "PYTEST_ARGS"}  # for the Makefile itself
 
 

@@ -30,7 +30,7 @@ PROMETHEUS_IMAGE = "prom/prometheus:v3.5.0"
 GRAFANA_IMAGE = "grafana/grafana:12.1.1"
 DEBIAN_BASE = "syncbed-debian:bookworm"  # built here, from packages
 DEBIAN_PROMETHEUS = "syncbed-prometheus-debian:bookworm"
-_CODE_FOLDERS = ("trainer", "monitor")
+_CODE_FOLDERS = ("trainer", "monitor", "serving")
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
 
 
@@ -54,7 +54,7 @@ def build(settings: dict[str, str], args) -> int:
 
 
 def code_hash() -> str:
-    """12 hex digits that stand for the code in the node image: any change in trainer/ or monitor/ changes them."""
+    """12 hex digits that stand for the code in the node image: each change of it changes them."""
     return _digest(*_CODE_FOLDERS)
 
 

@@ -1,6 +1,7 @@
 """Checkpoints: the complete state of a run, written whole or not at all, and loadable without executing code from them.
 
-torch.load("checkpoints/step-000040/model.pt", weights_only=True) -> {"schema", "spec", "step", "epoch", "model"}
+torch.load("checkpoints/step-000040/model.pt", weights_only=True)
+    -> {"schema", "spec", "step", "epoch", "model", "inputs"}
 
 A rank's state is one flat dictionary of tensors and plain values (trainer/state.py). Where ranks hold the same, it is
 written once: rank 0's file leaves out what model.pt holds, the other files leave out what rank 0's state holds.
@@ -28,12 +29,20 @@ class CheckpointError(Exception):
 
 
 def save(
-    checkpoints: Path, wire: Wire, spec: RunSpec, step: int, epoch: int, state: dict, model: dict, facts: dict[str, str]
+    checkpoints: Path,
+    wire: Wire,
+    spec: RunSpec,
+    step: int,
+    epoch: int,
+    state: dict,
+    model: dict,
+    inputs: dict,
+    facts: dict[str, str],
 ) -> tuple[str, int] | None:
     """All ranks together: write the folder of `step` into `checkpoints`, complete.json last. Raises CheckpointError.
 
-    `state`: this rank's. `model`: the bare module's state for model.pt, the same on every rank. Returns the folder's
-    name and its bytes on rank 0, None on the others.
+    `state`: this rank's. `model`: the bare module's state for model.pt, the same on every rank. `inputs`: what images
+    it takes, see Prepared.inputs. Returns the folder's name and its bytes on rank 0, None on the others.
     """
     folder = checkpoints / name_of(step)
     mine = {name: digest(value) for name, value in state.items()} if wire.world_size > 1 else {}
@@ -42,6 +51,7 @@ def save(
     if wire.rank == 0:
         weights = {name: _compact(value) for name, value in model.items()}
         content = {"schema": SCHEMA, "spec": asdict(spec), "step": step, "epoch": epoch, "model": weights}
+        content["inputs"] = inputs
         files[MODEL] = write(folder / MODEL, lambda file: torch.save(content, file))
         elsewhere = [n for n, v in state.items() if n.startswith(MODEL_PART) and same(v, model[n[len(MODEL_PART) :]])]
     else:

@@ -217,7 +217,8 @@ class Run:
             return
         began = time.perf_counter()
         epoch, facts = self.batches.epoch(step), lasting_facts(self.data, self.model)
-        saved = checkpoint.save(self.out / FOLDER, wire, self.spec, step, epoch, state, model, facts)
+        inputs = self.data.inputs
+        saved = checkpoint.save(self.out / FOLDER, wire, self.spec, step, epoch, state, model, inputs, facts)
         if saved:
             seconds = time.perf_counter() - began
             self.tell(

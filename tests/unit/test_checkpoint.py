@@ -18,6 +18,7 @@ from trainer.wire import Wire
 
 SPEC = RunSpec(sync="single", nodes=1)
 FACTS = {"train labels": "50 abc"}
+INPUTS = {"data": "tiny", "shape": [1, 2, 2], "classes": ["a", "b"], "mean": [0.5], "std": [0.25]}
 
 
 def trained() -> tuple[dict, dict]:
@@ -29,7 +30,7 @@ def trained() -> tuple[dict, dict]:
 
 def save(folder, step=40, content=None):
     model, state = content or trained()
-    return checkpoint.save(folder, Wire(), SPEC, step, 3, state, model, FACTS)
+    return checkpoint.save(folder, Wire(), SPEC, step, 3, state, model, INPUTS, FACTS)
 
 
 def test_what_is_saved_is_loaded_without_executing_code(tmp_path):
@@ -41,6 +42,7 @@ def test_what_is_saved_is_loaded_without_executing_code(tmp_path):
     served = torch.load(folder / "model.pt", weights_only=True)
     assert (served["schema"], served["step"], served["epoch"]) == (2, 40, 3)
     assert RunSpec(**served["spec"]) == SPEC
+    assert served["inputs"] == INPUTS
     assert torch.equal(served["model"]["weight"], model["weight"])
     complete, loaded = checkpoint.load(folder, Wire(), FACTS)
     assert (complete.step, complete.world_size, complete.spec["sync"]) == (40, 1, "single")

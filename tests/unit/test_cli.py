@@ -120,7 +120,7 @@ TAKES = {
     "images": ["BASE_IMAGE"],
     **dict.fromkeys(("run", "where"), ("SYNC", "RUNTIME")),
     "data": ["DATA", "DATA_DIR", "MODEL", "SEED"],
-    **dict.fromkeys(("runs", "show", "report"), ("RUNS_DIR",)),
+    **dict.fromkeys(("runs", "show", "report", "export"), ("RUNS_DIR",)),
     "rm": ["RUN", "RUNS_DIR"],
     "compare": ["RUNS", "SWEEP", "GOAL"],
     "sweep": ["SYNC", "REPEATS", "NAME"],

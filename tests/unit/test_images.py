@@ -26,7 +26,8 @@ class Engine:
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
     """A checkout of two packages and the files that images are made of; no CA named in the environment."""
-    for place in ("trainer/a.py", "trainer/sub/b.py", "monitor/c.py", "images/trainer/Dockerfile", "images/healthy.sh"):
+    code = ("trainer/a.py", "trainer/sub/b.py", "monitor/c.py", "serving/d.py")
+    for place in (*code, "images/trainer/Dockerfile", "images/healthy.sh"):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text(place)
     for place in ("images/prometheus/Dockerfile", "grafana/Dockerfile", "compose.yaml", ".build/x"):

@@ -37,6 +37,17 @@ class Prepared:
     train: Split
     test: Split
 
+    @property
+    def inputs(self) -> dict:
+        """What a model that was trained on this takes and tells: enough to serve it without the data."""
+        return {
+            "data": self.name,
+            "shape": list(self.shape),
+            "classes": list(self.classes),
+            "mean": list(self.mean),
+            "std": list(self.std),
+        }
+
 
 def load(folder: Path) -> Prepared:
     """Open the prepared data set in `folder` and check all that can be checked cheaply. Raises InputError."""

@@ -1,0 +1,105 @@
+"""An exported model: a folder that says all there is to know to run it, without pickle and without the data set.
+
+model.safetensors   weights and buffers by the names of the module's state
+model.json          About: model, classes, normalisation, spec, metrics, and the weights' digest; written last
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from trainer.checkpoint_folder import sha256
+from trainer.data.batches import normalise
+from trainer.loop import autocast
+from trainer.registry import MODELS
+from trainer.registry import load as find
+from trainer.spec import RunSpec, SpecError
+
+SCHEMA = 1
+WEIGHTS, ABOUT = "model.safetensors", "model.json"
+
+
+class ArtefactError(Exception):
+    """A model that cannot be exported or loaded. str() is one line."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What model.json says."""
+
+    model: str  # a name of trainer.registry.MODELS
+    data: str
+    shape: list[int]  # channels, height, width of an image
+    classes: list[str]
+    mean: list[float]  # of each channel of the training pixels, scaled to 0..1
+    std: list[float]
+    spec: dict  # fields of the RunSpec it was trained by
+    metrics: dict  # test_accuracy, test_loss; None where they are not known
+    run: str
+    step: int
+    syncbed: str  # the version that exported it
+    sha256: str = ""  # of the weights' file
+    schema: int = SCHEMA
+
+
+class Predictor:
+    """A loaded model. Called with uint8 images (b, C, H, W), or float32 in 0..255, it computes what training's
+    evaluation computes of them: float32 (b, 2, classes), logits and their softmax. Threads may share it.
+    """
+
+    def __init__(self, module: torch.nn.Module, about: About):
+        self.about = about
+        self._module = module.to(memory_format=torch.channels_last).eval()
+        self._autocast = RunSpec(**about.spec)
+
+    def __call__(self, images: np.ndarray) -> np.ndarray:
+        with torch.inference_mode(), autocast(self._autocast):
+            logits = self._module(normalise(images, self.about.mean, self.about.std)).float()
+            return torch.stack([logits, logits.softmax(1)], 1).numpy()
+
+
+def write(folder: Path, module_state: dict[str, torch.Tensor], about: About) -> None:
+    """Write the artefact into an existing folder. Raises OSError, and ArtefactError for weights that are not finite."""
+    broken = next((n for n, v in module_state.items() if v.is_floating_point() and not v.isfinite().all()), None)
+    if broken:
+        raise ArtefactError(f"{broken} is not finite: training diverged; a smaller LR= would do")
+    save_file({name: value.contiguous() for name, value in module_state.items()}, folder / WEIGHTS)
+    said = asdict(about) | {"sha256": sha256(folder / WEIGHTS)}
+    part = folder / f"{ABOUT}.part"
+    part.write_text(json.dumps(said, indent=1, allow_nan=False) + "\n")
+    part.replace(folder / ABOUT)
+
+
+def read(folder: Path) -> About:
+    """What model.json says. Raises ArtefactError."""
+    path = folder / ABOUT
+    try:
+        said = json.loads(path.read_text())
+        if said["schema"] != SCHEMA:
+            raise ArtefactError(f"{path}: schema {said['schema']}, this syncbed reads {SCHEMA}; export the run again")
+        about = About(**said)
+    except FileNotFoundError:
+        raise ArtefactError(f"{folder}: no exported model, it has no {ABOUT}") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ArtefactError(f"{path}: cannot be read ({error})") from None
+    if about.model not in MODELS or tuple(about.shape) not in MODELS[about.model].shapes:
+        raise ArtefactError(f"{path}: model {about.model} of {about.shape} is not known here; export the run again")
+    return about
+
+
+def load(folder: Path) -> Predictor:
+    """The model, ready to predict; its digest is checked and no code of the artefact is run. Raises ArtefactError."""
+    about = read(folder)
+    try:
+        if sha256(folder / WEIGHTS) != about.sha256:
+            raise ArtefactError(f"{folder / WEIGHTS}: damaged, it is not what {ABOUT} says; export the run again")
+        module = find(MODELS[about.model].place)(len(about.classes), tuple(about.shape))
+        module.load_state_dict(load_file(folder / WEIGHTS))
+        return Predictor(module, about)
+    except (OSError, RuntimeError, SpecError, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ArtefactError(f"{folder}: cannot be loaded ({reason})") from None
