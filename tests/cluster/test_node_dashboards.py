@@ -171,7 +171,7 @@ def test_phases_shares_and_speed_are_those_of_the_events(trained, cluster):
         cluster, trained, "Samples per second", "all ranks", sum(16 / seconds for seconds in whole.values())
     )
     compute = {rank: sum(mean[phase][rank] for phase in PHASES if phase != "sync") for rank in whole}
-    middle = sum(sorted(compute.values())[1:3]) / 2
+    middle = sorted(compute.values())[1]  # of a slow rank's others
     for rank, seconds in compute.items():
         assert comes_to(cluster, trained, "Stragglers", "rank {{rank}}", seconds / middle, rank=str(rank))
 
