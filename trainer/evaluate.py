@@ -1,5 +1,6 @@
 """The test set, each sample once: sharded over the ranks, sums brought together."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -24,11 +25,13 @@ class Score:
         return int(self.confusion.trace()) / self.samples
 
 
-def evaluate(model, data: Prepared, wire: Wire, autocast, when: str = "evaluation") -> Score:
+def evaluate(
+    model, data: Prepared, wire: Wire, autocast, when: str = "evaluation", scored: Callable[[int], None] | None = None
+) -> Score:
     """Score the model on the whole test set; every rank gets the result. Raises WireError.
 
-    `autocast` is the context of the forward passes; `when` names the ranks' meeting, each name once. Sums travel as
-    float64, in which counts are exact.
+    `autocast` is the context of the forward passes; `when` names the ranks' meeting, each name once. `scored` is
+    told the samples of each batch as this rank has scored it. Sums travel as float64, in which counts are exact.
     """
     classes = len(data.classes)
     loss, confusion = 0.0, torch.zeros(classes * classes, dtype=torch.int64)
@@ -39,6 +42,8 @@ def evaluate(model, data: Prepared, wire: Wire, autocast, when: str = "evaluatio
                 logits = model(images)
             loss += cross_entropy(logits.float(), labels, reduction="sum").item()
             confusion += torch.bincount(labels * classes + logits.argmax(1), minlength=classes * classes)
+            if scored:
+                scored(len(labels))
     wire.meet(when)
     sums = wire.all_reduce(torch.cat([torch.tensor([loss], dtype=torch.float64), confusion.double()]))
     confusion = sums[1:].round().long().view(classes, classes)

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from trainer import checkpoint, events
 from trainer.checkpoint_folder import FOLDER
 from trainer.data.prepared import InputError, Prepared
-from trainer.evaluate import evaluate
+from trainer.evaluate import Score, evaluate
 from trainer.interface import Window
 from trainer.layout import WORKER, roles
 from trainer.metrics import NoMetrics
@@ -203,13 +203,16 @@ class Run:
             with self.interface.left_out():
                 own = {name: value.clone() for name, value in self.model.state_dict().items()}
                 self.model.load_state_dict(brought_together(self.model, self.wire))
-                score = evaluate(self.model, self.data, self.wire, autocast(self.spec), f"the score of step {step}")
+                score = self._evaluated(f"the score of step {step}")
                 self.model.load_state_dict(own)
                 self.model.train()
             self.wire.meet(f"step {step + 1} after its score")
         if self.rank == 0:
             figures = {"samples": score.samples, "loss": score.loss, "accuracy": score.accuracy}
             self.tell(events.Monitored(rank=0, step=step, **figures))
+
+    def _evaluated(self, when: str) -> Score:
+        return evaluate(self.model, self.data, self.wire, autocast(self.spec), when, self.metrics.evaluated)
 
     def _save(self, step: int, state: dict, model: dict, wire: Wire) -> None:
         """Write a checkpoint of the wire's ranks, where there is a place for it; rank 0 tells Checkpoint."""
@@ -232,7 +235,7 @@ class Run:
         self._save(self.steps, self._last, model, self.wire)
         self.model.load_state_dict(model)
         began = time.perf_counter()
-        score = evaluate(self.model, self.data, self.wire, autocast(self.spec))
+        score = self._evaluated("evaluation")
         if self.rank == 0:
             self.tell(
                 events.Evaluated(

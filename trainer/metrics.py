@@ -32,6 +32,9 @@ class NoMetrics:
     def synchronised(self, traffic: Taken, synchronisations: int) -> None:
         """Nothing to do."""
 
+    def evaluated(self, samples: int) -> None:
+        """Nothing to do."""
+
     def deadline_missed(self) -> None:
         """Nothing to do."""
 
@@ -66,6 +69,7 @@ class Metrics:
         self._accuracy = gauge("accuracy", "Training accuracy of this rank's share of the last batch, 0 to 1.")
         self._expected = gauge("expected_bytes", "Payload bytes per step by the formula.", "rank", "direction")
         self._samples = counter("samples", "Training samples processed.")
+        self._evaluated = counter("evaluated_samples", "Test samples scored.")
         self._bytes = counter("bytes", "Payload bytes of collectives.", "collective", "direction")
         self._synchronisations = counter("synchronisations", "How often the replicas were brought together.")
         self._misses = counter("deadline_misses", "Collectives and peers that missed DEADLINE.").labels(rank)
@@ -86,7 +90,7 @@ class Metrics:
         one goes on with.
         """
         self._known_synchronisations = synchronisations_before
-        for family in (self._samples, self._synchronisations, self._seconds):
+        for family in (self._samples, self._evaluated, self._synchronisations, self._seconds):
             self._of_rank(family)
         for phase in PHASES:
             self._of_rank(self._phases, phase)
@@ -118,6 +122,10 @@ class Metrics:
             self._of_rank(self._bytes, collective, direction).inc(amount)
         self._of_rank(self._synchronisations).inc(synchronisations - self._known_synchronisations)
         self._known_synchronisations = synchronisations
+
+    def evaluated(self, samples: int) -> None:
+        """Count test samples that this rank has scored."""
+        self._of_rank(self._evaluated).inc(samples)
 
     def deadline_missed(self) -> None:
         """A collective or a peer took longer than DEADLINE."""

@@ -27,7 +27,10 @@ def data(says, labels) -> Prepared:
 
 
 def test_loss_accuracy_and_confusion_by_hand():
-    score = evaluate(Reads(), data(says=[0, 0, 1, 2, 2], labels=[0, 1, 1, 2, 0]), Wire(), nullcontext())
+    scored = []
+    some = data(says=[0, 0, 1, 2, 2], labels=[0, 1, 1, 2, 0])
+    score = evaluate(Reads(), some, Wire(), nullcontext(), scored=scored.append)
+    assert sum(scored) == 5
     assert score.confusion.tolist() == [[1, 0, 1], [1, 1, 0], [0, 0, 1]]
     assert (score.samples, score.accuracy) == (5, 3 / 5)
     rest = math.log(math.exp(2) + 2)  # of the softmax

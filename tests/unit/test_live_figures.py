@@ -24,6 +24,10 @@ class Listener(NoMetrics):
         self.told.append((traffic, synchronisations))
 
 
+    def evaluated(self, samples):
+        self.told.append(f"{samples} scored")
+
+
 class CountingWire(Wire):
     """Counts something for whoever meets: a stand-in for a strategy's collectives."""
 
@@ -37,7 +41,9 @@ def test_figures_of_a_run_of_one_replica():
     data = Prepared("mnist", (1, 28, 28), tuple("abcdefghij"), (0.5,), (1.0,), False, split, split)
     said, listener = [], Listener()
     spec = RunSpec(sync="single", nodes=1, model="logistic", data="mnist", batch=4, steps=2)
-    Run(spec, data, CountingWire(), said.append, metrics=listener).train()
+    run = Run(spec, data, CountingWire(), said.append, metrics=listener)
+    run.train()
+    run.evaluate()
     steps = [event for event in said if isinstance(event, events.Step)]
     assert listener.told == [
         ("begin", (0, 0), 0, 0),
@@ -46,6 +52,7 @@ def test_figures_of_a_run_of_one_replica():
         steps[1],
         ({}, 0),
         ({("all_reduce", "sent"): 5, ("all_reduce", "received"): 7}, 0),  # after the last one: counted there too
+        "8 scored",
     ]
     (trained,) = [event for event in said if isinstance(event, events.Trained)]
     assert [(e.sent_bytes, e.received_bytes) for e in (*steps, trained)] == [(5, 7), (0, 0), (5, 7)]
