@@ -129,7 +129,7 @@ def rank_summary(
     """
     counted = [step for step in state.steps[1:] if step.step - 1 not in restarted]
     whole = [step.step_seconds for step in counted]
-    traffic = [event for event in (*state.steps, state.trained, state.served) if event]
+    traffic = [event for event in (*state.steps, state.trained, state.served, state.watched) if event]
     window = None if restarted else state.trained or state.served  # which tell of the last attempt alone
     own = summarise([row for row in rows if row.node == node], node)
     return {

@@ -155,7 +155,8 @@ def show(result: dict, console: Console, warnings: bool = True) -> None:
     if any(rank["steps"] for rank in result.get("ranks", ())):
         console.print(rank_table(result["ranks"]))
         console.print(phase_table(result["ranks"]))
-        console.print("first step left out of the step means; sync is the part that backward did not hide", style="dim")
+        note = "first step left out of the step means; sync is the part that backward did not hide; CPU is the node's"
+        console.print(note, style="dim")
     for restart in result.get("restarts") or ():
         console.print(f"restart {restart['attempt']}: {sentence(restart)}", style="yellow", highlight=False)
     for lost in result.get("lost_workers") or ():
@@ -194,9 +195,15 @@ def rank_table(ranks: list[dict]) -> Table:
         "p95": ([rank["step_seconds"]["p95"] for rank in ranks], 3),
         "sent MB/step": ([rank["sent_bytes"] / rank["steps"] / 1e6 if rank["steps"] else None for rank in ranks], 2),
         "peak MB": ([rank["peak_memory_bytes"] / 1e6 if rank["peak_memory_bytes"] else None for rank in ranks], 0),
-        "peak CPU %": ([rank["peak_cpu_percent"] for rank in ranks], 0),
+        "peak CPU %": (of_node(ranks, "peak_cpu_percent"), 0),
     }
     return _table_with_mean(ranks, columns)
+
+
+def of_node(ranks: list[dict], name: str) -> list[float | None]:
+    """A figure of each rank's node, which all ranks there have: with the node's first rank, None with the others."""
+    first = {rank["node"]: i for i, rank in reversed([*enumerate(ranks)])}
+    return [rank[name] if first[rank["node"]] == i else None for i, rank in enumerate(ranks)]
 
 
 def phase_table(ranks: list[dict]) -> Table:

@@ -147,6 +147,8 @@ class Supervisor:
                 state.trained = event
             case events.Served():
                 state.served = event
+            case events.Watched():
+                state.watched = event
             case events.Monitored():
                 state.evaluations.append(event)
             case events.Finished():

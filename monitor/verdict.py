@@ -22,6 +22,7 @@ class RankState:
     steps: list[events.Step] = field(default_factory=list)
     trained: events.Trained | None = None
     served: events.Served | None = None
+    watched: events.Watched | None = None
     evaluations: list[events.Monitored] = field(default_factory=list)
     finished: events.Finished | None = None
     failed: events.Failed | None = None

@@ -44,6 +44,8 @@ def watch(spec: RunSpec, data: Prepared, wire: Wire, tell: Callable[[events.Even
             score = evaluate(model, data, Wire(), autocast(spec))
             figures = {"samples": score.samples, "loss": score.loss, "accuracy": score.accuracy}
             tell(events.Monitored(rank=wire.rank, step=step, updates=updates, **figures))
+    sent, received = map(sum, zip(*(link.take_bytes() for link in links), strict=True))
+    tell(events.Watched(rank=wire.rank, sent_bytes=sent, received_bytes=received))
     if SYNCS[spec.sync].survives_lost_workers:
         survivors.settled(wire)
 

@@ -124,6 +124,14 @@ class Monitored(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Watched(Event):
+    """The evaluator, once there are no newer weights to come."""
+
+    sent_bytes: int  # payload: what it asked the servers for
+    received_bytes: int  # and what they answered
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finished(Event):
     """The rank's last word when all went well."""
 
@@ -202,8 +210,8 @@ HEARTBEAT_SECONDS = 2.0
 _KINDS = {
     k.__name__.lower(): k
     for k in (
-        *(Started, Ready, Step, Checkpoint, Trained, Served, Monitored, Evaluated, Finished, Failed, Alive, Warning),
-        *(Exited, Held, Busy, Proxies, Restart),
+        *(Started, Ready, Step, Checkpoint, Trained, Served, Watched, Monitored, Evaluated, Finished, Failed, Alive),
+        *(Warning, Exited, Held, Busy, Proxies, Restart),
     )
 }
 _lock = threading.Lock()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from monitor import figures, recovery, words
+from monitor import figures, recovery, summary, words
 from monitor.report import nodes
 from monitor.report.load import Run
 from monitor.report.page import Page, Printed, Section
@@ -15,7 +15,10 @@ from trainer.registry import MODELS
 
 MOST_POINTS = 1000  # of a curve; a longer one is thinned, its ends kept
 PHASE_NAMES = {"sync": "exposed sync"}
-RANK_NOTE = "The first step is left out of the step means. sync is the part that backward did not hide."
+RANK_NOTE = (
+    "The first step is left out of the step means. sync is the part that backward did not hide. Peak CPU and throttling "
+    "are the node's and stand with its first rank."
+)
 
 
 def run_page(run: Run) -> Page:
@@ -91,18 +94,23 @@ def rank_table(result: dict, name: str = "ranks", title: str = "Ranks") -> Table
         **{f"{p} s": (lambda r, p=p: r["phase_seconds"][p], 3) for p in PHASES},
         "sent MB/step": (lambda r: _each(r["sent_bytes"], r["steps"], 1e6), 2),
         "peak MB": (lambda r: _each(r["peak_memory_bytes"], 1, 1e6), 0),
-        "peak CPU %": (lambda r: r["peak_cpu_percent"], 0),
-        "throttled s": (lambda r: r["throttled_seconds"], 2),
+    }
+    of_node = {
+        "peak CPU %": (summary.of_node(result["ranks"], "peak_cpu_percent"), 0),
+        "throttled s": (summary.of_node(result["ranks"], "throttled_seconds"), 2),
     }
     rows = [
         [r["rank"], r["node"], r.get("role", "worker"), r["steps"], *(take(r) for take, _ in columns.values())]
-        for r in result["ranks"]
+        + [known[i] for known, _ in of_node.values()]
+        for i, r in enumerate(result["ranks"])
     ]
     workers = figures.workers(result)
-    means = (figures.mean_of_known(take(r) for r in workers) for take, _ in columns.values())
+    means = [figures.mean_of_known(take(r) for r in workers) for take, _ in columns.values()]
+    at = [i for i, r in enumerate(result["ranks"]) if r in workers]
+    means += [figures.mean_of_known(known[i] for i in at) for known, _ in of_node.values()]
     rows.append([None, "mean of the workers", "", None, *means])
-    places = [None, None, None, None, *(p for _, p in columns.values())]
-    return Table(name, title, ["rank", "node", "role", "steps", *columns], rows, places, [RANK_NOTE])
+    places = [None, None, None, None, *(p for _, p in (*columns.values(), *of_node.values()))]
+    return Table(name, title, ["rank", "node", "role", "steps", *columns, *of_node], rows, places, [RANK_NOTE])
 
 
 def phases(result: dict) -> Bars:

@@ -11,7 +11,7 @@ from ps_cases import slow_worker
 from ranks import Ranks, write_prepared
 
 from trainer.checkpoint_folder import name_of, read
-from trainer.events import Evaluated, Failed, Finished, Monitored, Served, Step, Trained
+from trainer.events import Evaluated, Failed, Finished, Monitored, Ready, Served, Step, Trained, Watched
 from trainer.layout import SERVER, roles, seats
 from trainer.link import HEAD_BYTES
 from trainer.spec import RunSpec
@@ -132,6 +132,11 @@ def test_the_evaluator_scores_the_servers_weights_while_they_are_trained(data, g
     assert updates[-1] <= 2 * STEPS
     assert all(0 <= event.step <= STEPS for event in found)
     assert ranks[0].of(Evaluated)[0].samples == 13
+    (watched,) = others[-1].of(Watched)
+    asked, over = divmod(watched.sent_bytes, HEAD_BYTES)
+    assert asked >= 2 * len(found) + 1 and over == 0  # each server for each score, and until the last is done
+    weights = watched.received_bytes - asked * HEAD_BYTES
+    assert weights >= len(found) * ranks[0].of(Ready)[0].gradient_bytes
 
 
 def endless(sync: str, **changes) -> RunSpec:

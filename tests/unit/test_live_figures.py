@@ -23,7 +23,6 @@ class Listener(NoMetrics):
     def synchronised(self, traffic, synchronisations):
         self.told.append((traffic, synchronisations))
 
-
     def evaluated(self, samples):
         self.told.append(f"{samples} scored")
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from monitor import cli, results, resume, summary
 from monitor.errors import UserError
 from monitor.recovery import Attempt
+from monitor.report import run_page
 from monitor.sampling import Row
 from monitor.verdict import Failure, RankState
 from trainer import events
@@ -214,6 +215,27 @@ def test_staleness_is_told_per_worker_and_a_servers_bytes_are_those_it_served():
     assert (one["staleness"], one["updates"], one["sent_bytes"], one["received_bytes"]) == (None, 4, 300, 200)
     assert {name: one[name] for name in counted} == counted
     assert (zero["interface_sent_bytes"], zero["interface_received_bytes"]) == (9, 8)
+
+
+def test_an_evaluators_bytes_are_those_of_the_weights_it_took():
+    watched = events.Watched(rank=1, sent_bytes=48, received_bytes=900)
+    _, one = complete([state(0, [step(0, 1, 1.0)]), RankState(heard=0, watched=watched)])["ranks"]
+    assert (one["sent_bytes"], one["received_bytes"], one["interface_sent_bytes"]) == (48, 900, None)
+
+
+def test_figures_of_a_node_stand_once_in_tables_and_means_are_of_nodes():
+    ranks = complete(two_ranks())["ranks"]
+    for rank, node, peak in zip(ranks, ("local-0", "local-1"), (50.0, 10.0), strict=True):
+        rank |= {"node": node, "peak_cpu_percent": peak, "throttled_seconds": peak / 10}
+    ranks.insert(1, ranks[0] | {"rank": 1})
+    ranks[2] |= {"rank": 2}
+    ranks.append(ranks[2] | {"rank": 3, "role": "evaluator"})
+    shown = summary.rank_table(ranks)
+    (column,) = [column for column in shown.columns if column.header == "peak CPU %"]
+    assert list(column.cells) == ["50", "-", "10", "-", "30"]
+    table = run_page.rank_table(complete(two_ranks()) | {"ranks": ranks})
+    for heading, values in {"peak CPU %": [50, None, 10, None, 30], "throttled s": [5, None, 1, None, 3]}.items():
+        assert [row[table.headings.index(heading)] for row in table.rows] == values
 
 
 def test_a_lost_worker_is_named_and_does_not_take_the_train_loss_along():
