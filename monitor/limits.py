@@ -30,7 +30,8 @@ def now(container) -> Limits:
     """What Docker holds it to, as of the container's last reload."""
     host = container.attrs["HostConfig"]
     quota, memory = host["CpuQuota"], host["Memory"]
-    return {"cpus": quota / (host["CpuPeriod"] or PERIOD) if quota > 0 else None, "memory_bytes": memory or None}
+    cores = quota / (host["CpuPeriod"] or PERIOD) if quota > 0 else host.get("NanoCpus", 0) / 1e9  # compose's `cpus`
+    return {"cpus": cores or None, "memory_bytes": memory or None}
 
 
 def put(container, wanted: Limits) -> bool:

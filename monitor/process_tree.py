@@ -4,6 +4,7 @@ from contextlib import suppress
 
 import psutil
 
+from monitor import cgroup
 from monitor.cgroup import Usage
 
 
@@ -48,18 +49,5 @@ class ProcessTree:
             memory_inactive_file_bytes=0,
             memory_peak_bytes=self._peak_bytes,
             processes=alive,
-            open_files=_open_files(members),
+            open_files=cgroup.open_files(cgroup.PROC_ROOT, [str(process.pid) for process in members]),
         )
-
-
-def _open_files(members: list[psutil.Process]) -> int | None:
-    """File descriptors of the processes but those that have ended; None where one does not show its own."""
-    count = 0
-    for process in members:
-        try:
-            count += process.num_fds()
-        except psutil.AccessDenied:
-            return None
-        except psutil.Error:
-            continue
-    return count

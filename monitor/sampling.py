@@ -88,8 +88,8 @@ class Sampler:
         return sorted(self._rows, key=lambda row: (row.time, row.node))
 
     def stop(self) -> None:
-        """No scrape of what is watched starts after this; others may be watched then. Returns when those under way
-        have ended, within seconds.
+        """Scrape each agent once more, and no more after that; others may be watched then. Returns when that is done,
+        within seconds.
         """
         self._stopped.set()
         for thread in self._threads:
@@ -102,8 +102,9 @@ class Sampler:
         except (ValueError, KeyError, TypeError, OSError):
             return  # the agent died before it listened
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=self._interval)
-        due = time.monotonic()
-        while not stopped.wait(max(0.0, due - time.monotonic())):
+        due, last = time.monotonic(), False
+        while not last:  # one comes after the stop: what was counted until then
+            last = stopped.wait(max(0.0, due - time.monotonic()))
             due = max(due + self._interval, time.monotonic())
             try:
                 self._rows.append(scrape(connection, node))

@@ -112,7 +112,7 @@ def _step() -> list[dict]:
         distribution,
         series(
             "Stragglers",
-            "Seconds that each rank computes in a step, over the median of a slow rank's others: of two ranks, over the faster's.",
+            "Seconds that each rank computes in a step, over the median of a slow rank's peers: of two, the faster.",
             "none",
             {_RANK: _of_rank("rank:syncbed_training_straggler:ratio1m")},
             min=0,

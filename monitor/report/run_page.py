@@ -16,8 +16,8 @@ from trainer.registry import MODELS
 MOST_POINTS = 1000  # of a curve; a longer one is thinned, its ends kept
 PHASE_NAMES = {"sync": "exposed sync"}
 RANK_NOTE = (
-    "The first step is left out of the step means. sync is the part that backward did not hide. Peak CPU and throttling "
-    "are the node's and stand with its first rank."
+    "The first step is left out of the step means. sync is the part that backward did not hide. Peak CPU and "
+    "throttling are the node's, and stand with its first rank."
 )
 
 

@@ -1,12 +1,14 @@
 """The readers against folders that look like other machines; every expected value stands in a fixture file."""
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from monitor.cgroup import Interface, Usage, read, read_network
+from monitor.cgroup import PROC_ROOT, Interface, Usage, open_files, read, read_network
 
 FIXTURES = Path(__file__).parent / "fixtures"
 GIB = 2**30
@@ -152,6 +154,33 @@ def test_open_files_of_a_process_that_does_not_show_them(tmp_path, monkeypatch, 
 
     monkeypatch.setattr(os, "listdir", listdir)
     assert usage("here", tmp_path).open_files == files
+
+
+@pytest.mark.parametrize(
+    ("release", "told"), [("6.2.0-1-amd64", True), ("10.0.1", True), ("6.1.0", False), ("5.4", False)]
+)
+def test_open_files_are_asked_of_a_kernel_that_counts_them(tmp_path, monkeypatch, release, told):
+    shutil.copytree(FIXTURES / "cgroup-v2/container", tmp_path / "here")
+    kernel = tmp_path / "here/proc/sys/kernel"
+    kernel.mkdir(parents=True)
+    (kernel / "osrelease").write_text(release + "\n")
+    counts = {"1": 1000, "7": 0, "31": 2000}  # 0: it has none, has ended, or is of another kernel's than told
+
+    def stat(path, real=os.stat, **options):
+        if Path(path).name == "fd":
+            return SimpleNamespace(st_size=counts[Path(path).parent.name])
+        return real(path, **options)
+
+    monkeypatch.setattr(os, "stat", stat)
+    assert usage("here", tmp_path).open_files == (1000 + 3 + 2000 if told else 2 + 3 + 4)
+
+
+def test_open_files_of_this_process_are_those_it_has(tmp_path):
+    before = open_files(PROC_ROOT, [str(os.getpid())])
+    with contextlib.ExitStack() as held:
+        for number in range(50):
+            held.enter_context((tmp_path / str(number)).open("w"))
+        assert open_files(PROC_ROOT, [str(os.getpid())]) == before + 50
 
 
 def test_a_path_of_another_namespace_is_not_followed(tmp_path):

@@ -69,6 +69,12 @@ class Container:
         """It shows what is there already."""
 
 
+def test_a_limit_of_cores_is_one_as_well_as_a_quota_is():
+    service = Container(quota=0, memory=GIB)
+    service.attrs["HostConfig"] |= {"CpuPeriod": 0, "NanoCpus": 1_500_000_000}  # as compose's `cpus: 1.5`
+    assert limits.now(service) == {"cpus": 1.5, "memory_bytes": GIB}
+
+
 def test_limits_are_put_on_and_taken_back():
     node = Container()
     assert limits.own(node) == limits.now(node) == OWN

@@ -101,6 +101,34 @@ def test_sampler_rows_are_what_the_agent_says(tmp_path):
     assert rows[0] == expected
 
 
+def test_what_was_counted_since_the_last_scrape_is_seen_at_the_end():
+    asked = threading.Event()
+
+    class Counts(BaseHTTPRequestHandler):
+        total = 0
+
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(f"syncbed_node_network_receive_bytes_total {self.total}.0\n".encode())
+            asked.set()
+
+        def log_message(self, *args):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Counts)
+    threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+    sampler = Sampler(interval_seconds=600)
+    sampler.watch("local-0", Announcement(json.dumps({"port": server.server_port})))
+    assert asked.wait(60)
+    until(sampler.rows)
+    Counts.total = 5000
+    sampler.stop()
+    server.shutdown()
+    server.server_close()
+    assert [row.network_receive_bytes_total for row in sampler.rows()] == [0, 5000]
+
+
 def test_sampler_with_a_real_agent():
     command = [sys.executable, "-m", "monitor.agent", "--port", "0", "--process", str(os.getpid()), "--watch-stdin"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as agent:
