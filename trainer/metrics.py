@@ -64,6 +64,7 @@ class Metrics:
         self._info = gauge(
             "run_info", "Always 1; which run this is.", "run", "sync", "model", "data", "nodes", "precision"
         )
+        self._start = gauge("start_time_seconds", "Unix time at which this rank's counters were 0.")
         self._step = gauge("step", "Optimizer steps done.")
         self._loss = gauge("loss", "Training loss of this rank's share of the last batch.")
         self._accuracy = gauge("accuracy", "Training accuracy of this rank's share of the last batch, 0 to 1.")
@@ -90,6 +91,7 @@ class Metrics:
         one goes on with.
         """
         self._known_synchronisations = synchronisations_before
+        self._of_rank(self._start).set_to_current_time()
         for family in (self._samples, self._evaluated, self._synchronisations, self._seconds):
             self._of_rank(family)
         for phase in PHASES:
