@@ -38,7 +38,9 @@ SERIES = {
             "step_seconds_sum": "0+1x26 0+1x60",
         }.items()
     },
-    name("syncbed_training_bytes_total", ZERO, collective="all_reduce", direction="sent"): "_ 64+64x25 0+256x60",
+    # one scrape sees two of b's steps before their bytes
+    name("syncbed_training_bytes_total", ZERO, collective="all_reduce", direction="sent"): "_ 64+64x25 0 0 512+256x58",
+    name("syncbed_training_phase_seconds_sum", ZERO, phase="sync"): "0+0.5x26 0 0 0.5+0.25x58",
     name("syncbed_training_expected_bytes", ZERO, direction="sent"): "64x26 128x60",
     name("syncbed_training_staleness_sum", ONE): "0+6x90",
     name("syncbed_training_staleness_count", ONE): "0+2x90",
@@ -69,6 +71,7 @@ CASES = {
     ("Compare", "Seconds by step", "{{run}}", A, END): {name("", run=A, step=n): s for n, s in OF_A.items()},
     ("Compare", "Seconds by step", "{{run}}", B, END): {name("", run=B, step=n): s for n, s in OF_B.items()},
     ("Compare", "Bytes sent per step", "{{run}}", B, END): {name("", run=B): 128},
+    ("Compare", "Exposed sync", "{{run}}", B, END): {name("", run=B): 0.25},
     ("Training", "Loss", "rank {{rank}}", A, 20): {name("", rank=0): 8, name("", rank=1): 8},
     ("Training", "Loss", "rank {{rank}}", B, 20): NOTHING,
     ("Training", "Loss", "rank {{rank}}", A, 50): NOTHING,
