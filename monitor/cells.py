@@ -46,7 +46,7 @@ def product(words: dict[str, str], repeats: int, place, group: str = "") -> tupl
         spec_words = {name: value for name, value in given.items() if name not in run.NOT_IN_SPEC}
         try:
             spec = RunSpec.from_settings(spec_words)
-            conditions.Conditions.of(given, spec.nodes, given["RUNTIME"])
+            conditions.Conditions.of(given, spec, given["RUNTIME"])
             recovery.allowed(given)
             cells.append(Cell(given, repeats, group))
         except SpecError as error:

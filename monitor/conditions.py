@@ -3,21 +3,24 @@
 CPUS=0.5            every node of the run has half a core
 CPUS=0.5,0.5,0.2    each node its own; what is not named is as the cluster was started with
 RATE=100mbit        links in the same way, see links.py
+FAULT=kill:2@10s    what happens to ranks and nodes meanwhile, see faults.py
 """
 
 from dataclasses import dataclass
 
-from monitor import links
+from monitor import faults, links
 from monitor.cluster_settings import cores, memory
+from monitor.faults import OF_RANKS, Fault
 from monitor.limits import Limits
 from monitor.links import Link
-from trainer.spec import SpecError
+from trainer.spec import RunSpec, SpecError
 
 SETTINGS = {
     "CPUS": "cores per node during the run: one number, or one for each node as 0.5,0.5,0.2 (lists of a sweep are then "
     "parted by slashes); default: the cluster's",
     "MEMORY": "memory per node during the run, in the same way, as 2g; default: the cluster's",
     **links.SETTINGS,
+    **faults.SETTINGS,
 }
 
 
@@ -32,17 +35,22 @@ class Conditions:
     cpus: tuple[str, ...] | None = None
     memory: tuple[str, ...] | None = None
     links: tuple[Link, ...] = ()
+    faults: tuple[Fault, ...] = ()
 
     @classmethod
-    def of(cls, settings: dict[str, str], nodes: int, runtime: str) -> "Conditions":
+    def of(cls, settings: dict[str, str], spec: RunSpec, runtime: str) -> "Conditions":
         """From `settings`, of which only SETTINGS are looked at. Raises SpecError, Unavailable."""
-        given = {name: settings[name] for name in SETTINGS if name in settings}
+        nodes, expected = spec.nodes, faults.of(settings, spec)
+        given = {name: settings[name] for name in SETTINGS if name in settings and name != faults.SETTING}
         if given and runtime == "local":
             hint = "processes of this machine have no limits and links of their own; RUNTIME=docker would do"
             raise Unavailable(*next(iter(given.items())), hint)
+        if runtime == "local" and (of_node := next((f for f in expected if f.kind not in OF_RANKS), None)):
+            hint = f"local ranks can be the target of {' and '.join(OF_RANKS)} only; RUNTIME=docker would do"
+            raise Unavailable(faults.SETTING, of_node, hint)
         each = {name: _each(name, text, nodes) for name, text in given.items()}
         words = [{name: each[name][node] for name in links.SETTINGS if name in each} for node in range(nodes)]
-        return cls(each.get("CPUS"), each.get("MEMORY"), tuple(links.link(own) for own in words if own))
+        return cls(each.get("CPUS"), each.get("MEMORY"), tuple(links.link(own) for own in words if own), expected)
 
     def limits(self, node: int, own: Limits, host_cores: int, host_memory: int) -> Limits:
         """What this node is to be held to; `own`: what the cluster gave it. Raises UserError for more than there is."""

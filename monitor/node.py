@@ -6,8 +6,9 @@
     python -m monitor.node end ID   kill the launchers and ranks of run ID: for launchers that do not listen any more
 
 `run` holds the node's lock for as long as the rank lives, so two runs never share a node, and the kernel lets go of it
-whatever happens. Its stdin is the orchestrator's hand: a line TERM or KILL is passed on to the rank, and end of file
-(the orchestrator is gone, even by kill -9) kills the rank at once. No rank outlives the command that asked for it.
+whatever happens. Its stdin is the orchestrator's hand: a line TERM, KILL, STOP or CONT is passed on to the rank, and
+end of file (the orchestrator is gone, even by kill -9) kills the rank at once. No rank outlives the command that asked
+for it.
 """
 
 import contextlib
@@ -85,10 +86,14 @@ def check() -> dict:
 
 
 def shaped() -> bool:
-    """Whether a run has shaped what this node sends, or one that was killed has left it so. tc-qdisc(8)."""
+    """Whether a run has shaped what this node sends or cut it off, or one that was killed has left it so. tc-qdisc(8),
+    ip-route(8).
+    """
     with contextlib.suppress(OSError):
         shown = subprocess.run(["tc", "qdisc", "show"], capture_output=True, text=True).stdout
-        return any(line.split()[1] in ("tbf", "netem") for line in shown.splitlines() if line.startswith("qdisc "))
+        cut = subprocess.run(["ip", "route", "show", "type", "blackhole"], capture_output=True, text=True).stdout
+        kinds = [line.split()[1] for line in shown.splitlines() if line.startswith("qdisc ")]
+        return bool(cut.strip()) or any(kind in ("tbf", "netem") for kind in kinds)
     return False
 
 
@@ -220,6 +225,8 @@ def _obey(started: list[subprocess.Popen], go: threading.Event) -> None:
         if line.strip() == "GO":
             go.set()
         if line.strip() in ("TERM", "KILL"):
+            _signal(started, signal.Signals["SIG" + line.strip()])
+        if line.strip() in ("STOP", "CONT") and started:
             _signal(started, signal.Signals["SIG" + line.strip()])
     _signal(started, signal.SIGKILL)
 

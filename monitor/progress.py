@@ -68,6 +68,10 @@ class Progress:
                     self._console.print(f"checkpoint at step {event.step}: {event.bytes / 1e6:.1f} MB", highlight=False)
             case events.Warning():
                 self._console.print(f"warning: {event.message}", style="yellow", markup=False, highlight=False)
+            case events.Fault():
+                told = f"fault {event.fault} {event.moment}s after step {event.step}"
+                told += f": {event.error}" if event.error else ""
+                self._console.print(told, style="yellow", markup=False, highlight=False)
             case events.Restart():
                 self._steps, self._told, self._first = {}, {}, None
                 self._state = ["starting"] * len(self._names)

@@ -54,7 +54,7 @@ class Recorder:
         if source:
             before = {"run": source.run_id, "step": source.step}
             say.print(f"going on from step {source.step} of run {source.run_id}", highlight=False)
-        conditions = {"limits": place.limits, "links": place.links}
+        conditions = {"limits": place.limits, "links": place.links, "faults": []}
         self.result = results.begin(self.job.run_id, place.name, spec, about, conditions, before)
         self._begin(len(prepared.manifest["classes"]))
         self.evaluated: events.Evaluated | None = None
@@ -121,6 +121,8 @@ class Recorder:
                 self.evaluated = event
             case events.Warning():
                 self.warnings.append(event.message)
+            case events.Fault(error=str()):
+                self.warnings.append(f"FAULT={event.fault}: {event.error}")
         self._progress.take(event)
 
     def _check_disk(self) -> None:
@@ -187,7 +189,7 @@ class Recorder:
             (self.folder / "metrics.csv.part").unlink(missing_ok=True)
             failure = failure or self._disk("/metrics.csv", error)
         result = results.complete(
-            self.result | {"links": self.place.links},
+            self.result | {"links": self.place.links, "faults": self.recovery.injector.told()},
             ranks=self.recovery.ranks,
             first=self.recovery.first,
             restarts=self.recovery.restarts(),

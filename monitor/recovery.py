@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from monitor.errors import RunFailed, UserError
+from monitor.injection import Injector
 from monitor.interrupt import Stop
 from monitor.runtime.base import Job, Runtime
 from monitor.supervise import Supervisor
@@ -73,7 +74,8 @@ class Recovery:
         source: tuple[Path | None, int] = (None, 0),
     ):
         self.place, self.job, self.fetched, self.source, self.allowed = place, job, fetched, source, restarts
-        self.supervisor = Supervisor(place, job, on_event, stop)
+        self.injector = Injector(place, on_event)
+        self.supervisor = Supervisor(place, job, on_event, stop, self.injector)
         self.attempts = [Attempt(source[1], time.time(), self.supervisor.ranks)]
         self.told: list[events.Restart] = []
 
@@ -93,6 +95,7 @@ class Recovery:
                 failure = replace(failure, message=f"{failure.message}; not restarted: {error}")
                 break
         self.supervisor.stop.writing()
+        self.injector.close()
         if failure and failure.kind in KINDS and self.supervisor.stop.asked and len(self.told) < self.allowed:
             return Failure("interrupted", f"interrupted before it was restarted: {failure.message}")
         return failure
@@ -117,7 +120,7 @@ class Recovery:
         self.told.append(restart)
         before = self.supervisor
         before.on_event(restart)
-        self.supervisor = Supervisor(self.place, self.job, before.on_event, before.stop)
+        self.supervisor = Supervisor(self.place, self.job, before.on_event, before.stop, self.injector)
         self.attempts.append(Attempt(step, now, self.supervisor.ranks))
 
     def _newest(self) -> tuple[Path | None, int]:

@@ -75,7 +75,7 @@ def run(settings: dict[str, str], say: Console, began: float, stop: Stop) -> dic
     restarts = recovery.allowed(settings)
     settings.pop(recovery.SETTING, None)
     spec = source.spec_of(settings) if source else RunSpec.from_settings(with_nodes(settings, place))
-    place.preflight(spec, Conditions.of(asked, spec.nodes, place.name))
+    place.preflight(spec, Conditions.of(asked, spec, place.name))
     say.print(place.note(spec), highlight=False)
     if not source and "BATCH" not in settings and spec.batch != DEFAULT_BATCH:
         say.print(f"BATCH={spec.batch}: {DEFAULT_BATCH} does not divide over {spec.workers} workers", highlight=False)

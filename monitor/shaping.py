@@ -1,11 +1,13 @@
-"""Shape what a node sends: run in a short-lived container of its own, in the node's network namespace.
+"""Shape what a node sends, or cut it off: run in a short-lived container of its own, in the node's network namespace.
 
-    python -m monitor.shaping '{"rate_bits": 100000000, "delay_ms": 20, "jitter_ms": 0, "loss_percent": 0}'
-    python -m monitor.shaping null        take it back
-    python -m monitor.shaping kinds       which of tbf and netem this kernel has (in a namespace that nobody needs)
+    python -m monitor.shaping '{"link": {"rate_bits": 100000000, "delay_ms": 20, "jitter_ms": 0, "loss_percent": 0},
+                                "cut": ["172.18.0.3"]}'          the node's link, and addresses that it does not reach
+    python -m monitor.shaping '{"link": null, "cut": []}'        take all back
+    python -m monitor.shaping kinds       what of tbf, netem, blackhole this kernel has (in a namespace nobody needs)
 
 Prints one JSON object. The node itself never may do this (no CAP_NET_ADMIN). Rates by tbf, all else by netem under it:
-tc-tbf(8), tc-netem(8).
+tc-tbf(8), tc-netem(8). An address is cut off by a blackhole route to it, ip-route(8): what is sent there is dropped, on
+connections that stand too, as their route is looked up anew when routes change. Cut at both ends nothing arrives.
 """
 
 import json
@@ -22,11 +24,29 @@ NETEM_PACKETS = 100_000  # in flight; netem's default of 1000 would drop what a 
 def main(argument: str) -> dict:
     """What was asked for was done: the facts, or `error` in one line."""
     try:
-        return kinds() if argument == "kinds" else shape(json.loads(argument))
+        return kinds() if argument == "kinds" else put(**json.loads(argument))
     except FileNotFoundError:
         return {"error": "there is no tc in the node image; one that apt-get can install iproute2 into has it"}
     except subprocess.CalledProcessError as error:
         return {"error": " ".join((error.stderr or error.stdout).split()) or f"tc ended with {error.returncode}"}
+
+
+def put(link: dict | None, cut: list[str]) -> dict:
+    """Bring about this and nothing else; returns what the kernel then says of it."""
+    return shape(link) | {"cut": cut_off(cut)}
+
+
+def cut_off(addresses: list[str]) -> list[str]:
+    """Let nothing be sent to these, and to all others again; returns those that the kernel then drops."""
+    for address in _blackholes():
+        _run("ip", "route", "del", "blackhole", address)
+    for address in addresses:
+        _run("ip", "route", "add", "blackhole", address)
+    return _blackholes()
+
+
+def _blackholes() -> list[str]:
+    return [line.split()[1] for line in _run("ip", "route", "show", "type", "blackhole").splitlines()]
 
 
 def shape(link: dict | None) -> dict:
@@ -63,7 +83,8 @@ def kinds() -> dict:
             ["tc", "qdisc", "replace", "dev", "lo", "root", kind, *options.split()], capture_output=True
         )
         found[kind] = tried.returncode == 0
-    return found
+    tried = subprocess.run(["ip", "route", "replace", "blackhole", "192.0.2.1"], capture_output=True)
+    return found | {"blackhole": tried.returncode == 0}
 
 
 def _qdiscs(interface: str) -> list[dict]:
@@ -71,7 +92,11 @@ def _qdiscs(interface: str) -> list[dict]:
 
 
 def _tc(*arguments: str) -> str:
-    return subprocess.run(["tc", *arguments], check=True, capture_output=True, text=True).stdout
+    return _run("tc", *arguments)
+
+
+def _run(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 if __name__ == "__main__":

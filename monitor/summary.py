@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from monitor import results, words
+from monitor import faults, results, words
 from monitor.errors import UserError, refuse_unknown
 from monitor.recovery import sentence
 from trainer.events import PHASES
@@ -157,6 +157,8 @@ def show(result: dict, console: Console, warnings: bool = True) -> None:
         console.print(phase_table(result["ranks"]))
         note = "first step left out of the step means; sync is the part that backward did not hide; CPU is the node's"
         console.print(note, style="dim")
+    for fault in result.get("faults") or ():
+        console.print(f"fault {faults.sentence(fault)}", style="yellow", markup=False, highlight=False)
     for restart in result.get("restarts") or ():
         console.print(f"restart {restart['attempt']}: {sentence(restart)}", style="yellow", highlight=False)
     for lost in result.get("lost_workers") or ():

@@ -11,6 +11,7 @@ from dataclasses import replace
 from queue import Empty, Queue
 
 from monitor.errors import Busy
+from monitor.injection import Injector
 from monitor.interrupt import Stop
 from monitor.runtime.base import Job, Runtime, Said
 from monitor.verdict import OWN_KINDS, Failure, RankState, how, in_trouble, only_blame, verdict
@@ -32,8 +33,16 @@ KILL_SECONDS = 10.0
 class Supervisor:
     """Start the ranks of a job and follow them. `on_event` sees every event but heartbeats, in order of arrival."""
 
-    def __init__(self, runtime: Runtime, job: Job, on_event: Callable[[events.Event], None], stop: Stop | None = None):
+    def __init__(
+        self,
+        runtime: Runtime,
+        job: Job,
+        on_event: Callable[[events.Event], None],
+        stop: Stop | None = None,
+        injector: Injector | None = None,
+    ):
         self.runtime, self.job, self.on_event, self.stop = runtime, job, on_event, stop or Stop()
+        self.injector = injector or Injector(runtime, on_event)
         now = time.monotonic()
         self.ranks = [RankState(heard=now) for _ in job.seats]
         self._said: Queue[Said] = Queue()
@@ -55,9 +64,12 @@ class Supervisor:
         finally:
             self.stop.writing()
             self._stop("KILL", KILL_SECONDS)
-            for rank in self.ranks:
-                if rank.handle:
-                    rank.handle.close()
+            try:
+                self.injector.end(self.ranks)
+            finally:
+                for rank in self.ranks:
+                    if rank.handle:
+                        rank.handle.close()
         for rank in self.ranks:
             if rank.busy:
                 raise Busy(rank.busy)
@@ -88,6 +100,7 @@ class Supervisor:
             if self.stop.asked and not all(rank.finished or rank.ended or rank.lost for rank in self.ranks):
                 return False
             self._listen(0.2)
+            self.injector.tick(self.ranks)
             now = time.monotonic()
             if now - looked > ASLEEP_SECONDS:
                 trouble_since = None
@@ -143,6 +156,7 @@ class Supervisor:
                 state.ready = event
             case events.Step():
                 state.steps.append(event)
+                self.injector.heard(event)
             case events.Trained():
                 state.trained = event
             case events.Served():

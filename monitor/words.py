@@ -5,6 +5,7 @@ Specs are taken as results hold them, so that those of older versions can be rea
 
 from collections.abc import Iterable
 
+from monitor import faults
 from trainer.registry import MODELS, SYNCS
 from trainer.spec import RunSpec
 
@@ -34,7 +35,7 @@ def flat(result: dict) -> dict:
     where it began.
     """
     about = {"runtime": result["runtime"], "data": result["data"].get("key", result["spec"]["data"])}
-    about |= of_limits(result) | of_links(result)
+    about |= of_limits(result) | of_links(result) | {"fault": faults.text(result.get("faults") or ())}
     return result["spec"] | about | {"from_step": (result.get("resumed_from") or {}).get("step", 0)}
 
 
@@ -54,11 +55,12 @@ def conditions(result: dict) -> dict[str, str]:
 
 
 def more(result: dict) -> str:
-    """What a list names beside the headings: settings that are not the default, links, and limits that are unequal."""
+    """What a list names beside the headings: settings that are not the default, links, faults, unequal limits."""
     own = [
         f"{name}={text}" for name, text in conditions(result).items() if "," in text or name not in ("CPUS", "MEMORY")
     ]
-    return " ".join(filter(None, [named(result["spec"]), *own]))
+    struck = faults.text(result.get("faults") or ())
+    return " ".join(filter(None, [named(result["spec"]), *own, struck and f"FAULT={struck}"]))
 
 
 def of_links(result: dict) -> dict[str, str]:

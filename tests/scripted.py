@@ -97,7 +97,7 @@ class Scripted(RankHandle):
 class ScriptedRuntime:
     """`fetched` is called with the path of every checkpoint; `later`: scripts of the attempts after the first."""
 
-    name, limits, links = "scripted", [{"cpus": 0.5, "memory_bytes": 2**30}], []
+    name, limits, links, faults = "scripted", [{"cpus": 0.5, "memory_bytes": 2**30}], [], ()
 
     def __init__(self, scripts, holding=(), fetched=lambda path: None, later=()):
         self.later, self.pushed = list(later), []

@@ -206,12 +206,23 @@ class Restart(Event):
     lost_seconds: float  # since step `from_step` was done, or the first step of the attempt began
 
 
+@dataclass(frozen=True, kw_only=True)
+class Fault(Event):
+    """From the orchestrator: a fault (FAULT=) was brought about, or taken back. `rank`: its target, 0 for a node's."""
+
+    fault: str  # in the words of FAULT=
+    moment: str  # begin or end
+    step: int  # the last that any worker has done
+    seconds: float  # that it took to bring about, or to take back
+    error: str | None = None  # why it could not be done
+
+
 HEARTBEAT_SECONDS = 2.0
 _KINDS = {
     k.__name__.lower(): k
     for k in (
         *(Started, Ready, Step, Checkpoint, Trained, Served, Watched, Monitored, Evaluated, Finished, Failed, Alive),
-        *(Warning, Exited, Held, Busy, Proxies, Restart),
+        *(Warning, Exited, Held, Busy, Proxies, Restart, Fault),
     )
 }
 _lock = threading.Lock()

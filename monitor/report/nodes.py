@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+from monitor.faults import AT_ONCE
 from monitor.report.load import Run
 from monitor.report.plots import Lines, Series, Span
 from monitor.sampling import Row
@@ -15,7 +16,7 @@ def over_time(run: Run) -> list[Lines]:
     if not run.rows:
         return []
     zero = run.began or run.rows[0].time
-    spans = time_spans(run, zero)
+    spans, marks = time_spans(run, zero), fault_marks(run)
     seconds = f"seconds since the first {'step began' if run.began else 'look at a node'}"
     wanted = (
         ("cpu", "CPU", "% of one core", lambda rows: rates(rows, "cpu_seconds_total", 100)),
@@ -34,7 +35,7 @@ def over_time(run: Run) -> list[Lines]:
             if any(value is not None for value in found):
                 series.append(Series(node, [time - zero for time in times], found))
         if series:
-            plots.append(Lines(f"node-{name}", title, seconds, unit, series, spans))
+            plots.append(Lines(f"node-{name}", title, seconds, unit, series, spans, marks))
     return plots
 
 
@@ -59,6 +60,16 @@ def time_spans(run: Run, zero: float) -> list[Span]:
     if ends and last > ends:
         spans.append(Span("evaluation", ends - zero, last - zero))
     return spans
+
+
+def fault_marks(run: Run) -> list[Span]:
+    """The faults of the run on the time axis that begins with the first step; one that does not last is a moment."""
+    struck = [one for one in run.result.get("faults") or () if one["began_seconds"] is not None]
+    lasted = [one["fault"].split(":")[0] not in AT_ONCE and one["ended_seconds"] is not None for one in struck]
+    return [
+        Span(one["fault"], one["began_seconds"], one["ended_seconds" if lasts else "began_seconds"])
+        for one, lasts in zip(struck, lasted, strict=True)
+    ]
 
 
 def rates(rows: list[Row], column: str, scale: float) -> tuple[list[float], list[float | None]]:

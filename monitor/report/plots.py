@@ -53,6 +53,7 @@ class Lines:
     y_label: str
     series: list[Series]
     spans: list[Span] = field(default_factory=list)
+    marks: list[Span] = field(default_factory=list)  # what was done to the run; a line where it took no time
     y_top: float | None = None  # at least this far up
     whole_x: bool = False  # x counts something: ticks at whole numbers
     per_epoch: int | None = None  # x counts steps, this many an epoch: epochs are shown above
@@ -142,6 +143,14 @@ def _lines(plot: Lines, axes) -> None:
         axes.annotate(
             _short(span.label), ((span.start + span.end) / 2, 1), xycoords=("data", "axes fraction"), ha="center",
             va="bottom", fontsize=7,
+        )  # fmt: skip
+    for mark in plot.marks:
+        if mark.end > mark.start:
+            axes.axvspan(mark.start, mark.end, color=COLOURS[1], alpha=0.15, linewidth=0)
+        axes.axvline(mark.start, color=COLOURS[1], linewidth=0.8, linestyle=":")
+        axes.annotate(
+            _short(mark.label), (mark.start, 0.98), xycoords=("data", "axes fraction"), rotation=90, ha="right",
+            va="top", fontsize=7, color=COLOURS[1],
         )  # fmt: skip
     for i, series in enumerate(plot.series):
         _line(series, i, axes)

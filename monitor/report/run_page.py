@@ -37,6 +37,7 @@ def run_page(run: Run) -> Page:
         Section("Training", [*learning(run), *evaluations(run)]),
         Section("Where the time of a step goes", ranks(result)),
         Section("Classes", classes(result)),
+        Section("Faults", fault_table(result)),
         Section("Nodes over time", [*nodes.loopback(run), *nodes.over_time(run)]),
         Section("Staleness", staleness(result)),
         Section("What was run, and on what", [settings(result), *conditions(result), machine(result)]),
@@ -196,6 +197,14 @@ def classes(result: dict, suffix: str = "", of: str = "") -> list:
         [[label, *row] for label, row in zip(labels, counts, strict=True)],
     )
     return [report, matrix, table]
+
+
+def fault_table(result: dict) -> list[Table]:
+    """What was done to ranks and nodes, and when, in seconds from the beginning of the first step."""
+    told = result.get("faults") or []
+    rows = [[f["fault"], f["began_seconds"], f["ended_seconds"], f["step"], f["error"] or ""] for f in told]
+    headings = ["fault", "began s", "ended s", "after step", "could not be done"]
+    return [Table("faults", "Faults of the run (FAULT=)", headings, rows, [None, 1, 1, 0, None])] if rows else []
 
 
 def staleness(result: dict) -> list[Bars]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from queue import Queue
 
 from monitor.conditions import Conditions
+from monitor.faults import Fault
 from monitor.limits import Limits
 from monitor.sampling import Row
 from trainer.layout import Seat, on_node, seats
@@ -68,7 +69,7 @@ class RankHandle(ABC):
 
     @abstractmethod
     def signal(self, name: str) -> None:
-        """Send TERM, KILL or GO. Never raises: the rank may be gone."""
+        """Send TERM, KILL, STOP, CONT or GO. Never raises: the rank may be gone."""
 
     def go(self) -> None:
         """Let rank 0 start, whose launcher holds its node and waits for this. Never raises."""
@@ -91,6 +92,7 @@ class Runtime(ABC):
     default_nodes: int
     limits: list[Limits]  # of the run's nodes in order, after `preflight`
     links: list[dict]  # the same, empty without any: what was asked for, and after `held` what was measured
+    faults: Sequence[Fault]  # of the run, after `preflight`
 
     @abstractmethod
     def node_name(self, node: int) -> str:
@@ -126,6 +128,14 @@ class Runtime(ABC):
 
         Raises UserError and RunFailed.
         """
+
+    @abstractmethod
+    def strike(self, fault: Fault) -> None:
+        """Bring about a fault of a node, and read back that it is there. Called by another thread. Raises UserError."""
+
+    @abstractmethod
+    def relieve(self, fault: Fault) -> None:
+        """Take it back, where it has been brought about in part too. Called by another thread. Raises UserError."""
 
     @abstractmethod
     def fetch(self, job: Job, path: str) -> str:

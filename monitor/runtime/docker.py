@@ -19,12 +19,14 @@ from queue import Queue
 from monitor import cluster, cluster_settings, dashboards, engine, limits, prometheus
 from monitor.conditions import Conditions
 from monitor.errors import Busy, NoEngine, RunFailed, UserError
+from monitor.faults import Fault
 from monitor.images import code_hash
 from monitor.links import Link
 from monitor.node import LAUNCHER
 from monitor.runtime import wires
 from monitor.runtime.base import Job, RankHandle, Runtime
 from monitor.runtime.docker_rank import PYTHON, DockerRank, Execution
+from monitor.runtime.node_faults import NodeFaults
 from monitor.sampling import Row
 from trainer.checkpoint_folder import COMPLETE
 from trainer.layout import Seat
@@ -121,6 +123,10 @@ class DockerRuntime(Runtime):
             wires.refuse_unknown_kinds(self._links, wires.kinds(self._client, image, self._project))
         # By a run that was killed; what it left goes when this one holds its nodes.
         self._shaped = {self._containers[n].name for n, fact in zip(names, facts, strict=True) if fact["shaped"]}
+        self.faults = conditions.faults
+        nodes = [self._containers[name] for name in names]
+        self._faults = NodeFaults(self._client, self._project, nodes, self.limits, self._links, self._shaped)
+        self._faults.refuse(self.faults)
         self._port = facts[0]["free_port"]
         self._data_present = set.intersection(*(set(fact["data"]) for fact in facts))
 
@@ -221,6 +227,12 @@ class DockerRuntime(Runtime):
         if link or container.name in self._shaped:
             self._shaped.add(container.name)
             wires.shape(self._client, container, self._project, link)
+
+    def strike(self, fault: Fault) -> None:
+        self._faults.strike(fault)
+
+    def relieve(self, fault: Fault) -> None:
+        self._faults.relieve(fault)
 
     def fetch(self, job: Job, path: str) -> str:
         node, inside = self._containers[self.node_name(0)], f"/runs/{job.run_id}/{path}"

@@ -22,6 +22,7 @@ import psutil
 from monitor import mpi
 from monitor.conditions import Conditions
 from monitor.errors import UserError
+from monitor.faults import Fault
 from monitor.node import free_port
 from monitor.runtime.base import Job, Lines, RankHandle, Runtime, Said
 from monitor.sampling import Row, Sampler
@@ -62,6 +63,7 @@ class LocalRuntime(Runtime):
         if spec.transport == "mpi" and (importlib.util.find_spec("mpi4py") is None or not mpi.mpiexec().exists()):
             raise UserError("TRANSPORT=mpi: mpich and mpi4py are not installed here; `make torch` installs them")
         self.limits, self.links = [{"cpus": None, "memory_bytes": None}] * spec.nodes, []
+        self.faults = conditions.faults
         self._cores = (os.cpu_count() or 1) / spec.nodes
         self._state = tempfile.TemporaryDirectory(prefix=STATE_PREFIX, ignore_cleanup_errors=True)
         self._owner = _own(Path(self._state.name))
@@ -104,6 +106,12 @@ class LocalRuntime(Runtime):
 
     def held(self, job: Job, warn: Callable[[str], None]) -> None:
         pass  # Conditions.of has refused any that were asked for
+
+    def strike(self, fault: Fault) -> None:
+        pass  # the same
+
+    def relieve(self, fault: Fault) -> None:
+        pass
 
     def _node_state(self, node: int) -> Path:
         state = Path(self._state.name) / str(node)

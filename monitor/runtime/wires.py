@@ -4,7 +4,7 @@ measured from inside, before a run begins.
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from docker import DockerClient
@@ -23,19 +23,23 @@ PYTHON = "python"
 
 
 def kinds(client: DockerClient, image: str, project: str) -> dict[str, bool]:
-    """Whether the kernel has tbf and netem. Raises RunFailed."""
+    """Whether the kernel has tbf, netem and blackhole routes. Raises RunFailed."""
     return _helper(client, image, project, "none", "kinds")
 
 
-def shape(client: DockerClient, container, project: str, link: Link | None) -> None:
-    """Let the node send what the link lets through, or with None what it can. Raises RunFailed."""
-    argument = json.dumps(link.facts() if link else None)
+def shape(client: DockerClient, container, project: str, link: Link | None, cut: Sequence[str] = ()) -> None:
+    """Let the node send what the link lets through, or with None what it can; and nothing to addresses that are cut
+    off, but to all others. Raises RunFailed.
+    """
+    argument = json.dumps({"link": link.facts() if link else None, "cut": list(cut)})
     done = _helper(client, container.image.id, project, f"container:{container.id}", argument)
     there = {qdisc["kind"] for qdisc in done["qdiscs"]}
     wanted = {"netem": link and link.needs_netem, "tbf": link and link.rate_bits}
     wanted = {kind for kind, asked in wanted.items() if asked}
     if there & {"tbf", "netem"} != wanted:
         raise RunFailed(f"node {container.name}: its link has {sorted(there)} where {sorted(wanted)} was asked for")
+    if sorted(done["cut"]) != sorted(cut):
+        raise RunFailed(f"node {container.name} is cut off from {done['cut']} where {list(cut)} was asked for")
 
 
 def _helper(client: DockerClient, image: str, project: str, network: str, argument: str) -> dict:
@@ -93,15 +97,17 @@ def _take_back(client: DockerClient, container, shaped: bool, project: str) -> l
     return done
 
 
-def refuse_unknown_kinds(links: list[Link | None], there: dict[str, bool]) -> None:
-    """Raise UserError for links that need what this kernel has not."""
+def refuse_unknown_kinds(links: list[Link | None], there: dict[str, bool], word: str = "") -> None:
+    """Raise UserError for links that need what this kernel has not. `word`: where they stand, if not as settings."""
     if not there["netem"] and any(link and link.needs_netem for link in links):
         rate = next((f"{link.rate_bits / 1e6:g}mbit" for link in links if link and link.rate_bits), "")
         would = f"RATE={rate} alone would do" if there["tbf"] else "no link can be shaped here"
         text = "the engine's kernel has no netem (sch_netem), which delay, jitter and loss need"
-        raise UserError(f"DELAY, JITTER, LOSS, LINK: {text}; {would}")
+        raise UserError(f"{word or 'DELAY, JITTER, LOSS, LINK'}: {text}; {would}")
     if not there["tbf"] and any(link and link.rate_bits for link in links):
-        raise UserError("RATE: the engine's kernel has no tbf (sch_tbf), which it needs; leave RATE and LINK out")
+        raise UserError(
+            f"{word or 'RATE'}: the engine's kernel has no tbf (sch_tbf), which it needs; leave RATE and LINK out"
+        )
 
 
 def measure(client: DockerClient, containers: list, links: list[Link]) -> list[dict]:

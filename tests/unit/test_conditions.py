@@ -7,14 +7,14 @@ import pytest
 from monitor import cgroup, limits
 from monitor.conditions import Conditions
 from monitor.errors import UserError
-from trainer.spec import SpecError
+from trainer.spec import RunSpec, SpecError
 
 GIB = 2**30
 OWN = {"cpus": 0.5, "memory_bytes": 2 * GIB}
 
 
 def each(nodes: int, **words) -> list[dict]:
-    made = Conditions.of(words, nodes, "docker")
+    made = Conditions.of(words, RunSpec(nodes=nodes, batch=nodes), "docker")
     return [made.limits(node, OWN, host_cores=4, host_memory=8 * GIB) for node in range(nodes)]
 
 
@@ -48,8 +48,8 @@ def test_what_cannot_be_is_one_line(words, says):
 
 def test_processes_of_this_machine_have_no_limits():
     with pytest.raises(SpecError, match=r"CPUS=0.5: processes of this machine have no .*RUNTIME=docker would do"):
-        Conditions.of({"CPUS": "0.5"}, 2, "local")
-    assert Conditions.of({}, 2, "local") == Conditions()
+        Conditions.of({"CPUS": "0.5"}, RunSpec(nodes=2, batch=2), "local")
+    assert Conditions.of({}, RunSpec(nodes=2, batch=2), "local") == Conditions()
 
 
 class Container:

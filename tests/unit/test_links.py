@@ -17,6 +17,8 @@ from monitor.links import PROFILES, Link, link
 from monitor.runtime import wires
 from trainer.spec import RunSpec, SpecError
 
+NOTHING = '{"link": null, "cut": []}'
+
 
 @pytest.mark.parametrize(
     ("given", "made"),
@@ -59,13 +61,13 @@ def test_what_is_no_link_is_one_line(given, says):
 
 
 def test_each_node_has_its_own():
-    made = Conditions.of({"RATE": "200mbit,50mbit", "DELAY": "1ms"}, 2, "docker")
+    made = Conditions.of({"RATE": "200mbit,50mbit", "DELAY": "1ms"}, RunSpec(nodes=2, batch=2), "docker")
     assert made.links == (Link(200_000_000, 1), Link(50_000_000, 1))
-    assert Conditions.of({"CPUS": "0.5"}, 2, "docker").links == ()
+    assert Conditions.of({"CPUS": "0.5"}, RunSpec(nodes=2, batch=2), "docker").links == ()
     with pytest.raises(SpecError, match=r"RATE=1mbit,2mbit: one value, or 3 parted by commas"):
-        Conditions.of({"RATE": "1mbit,2mbit"}, 3, "docker")
+        Conditions.of({"RATE": "1mbit,2mbit"}, RunSpec(nodes=3, batch=3), "docker")
     with pytest.raises(SpecError, match=r"LINK=lan: processes of this machine"):
-        Conditions.of({"LINK": "lan"}, 2, "local")
+        Conditions.of({"LINK": "lan"}, RunSpec(nodes=2, batch=2), "local")
 
 
 class TestShaping:
@@ -89,15 +91,30 @@ class TestShaping:
         netem = "qdisc add dev eth0 root handle 1: netem limit 100000 delay 0ms loss 1%"
         assert self.told(Link(None, loss_percent=1)) == [netem]
 
+    def test_what_is_cut_off_is_that_and_nothing_else(self, monkeypatch):
+        kernel = ["10.0.0.9"]  # which an earlier run left
+
+        def run(*command):
+            match command:
+                case "ip", "route", "del", "blackhole", address:
+                    kernel.remove(address)
+                case "ip", "route", "add", "blackhole", address:
+                    kernel.append(address)
+            return "".join(f"blackhole {address} \n" for address in kernel)
+
+        monkeypatch.setattr(shaping, "_run", run)
+        assert shaping.cut_off(["10.0.0.2", "10.0.0.3"]) == ["10.0.0.2", "10.0.0.3"] == kernel
+        assert shaping.cut_off([]) == [] == kernel
+
     def test_no_tc_and_a_tc_that_fails_are_one_line(self, monkeypatch):
         def run(*_, **__):
             raise problem
 
         monkeypatch.setattr(subprocess, "run", run)
         problem = FileNotFoundError("tc")
-        assert shaping.main("null")["error"].startswith("there is no tc in the node image")
+        assert shaping.main(NOTHING)["error"].startswith("there is no tc in the node image")
         problem = subprocess.CalledProcessError(2, "tc", stderr="Error: Specified qdisc kind\nis unknown.\n")
-        assert shaping.main("null") == {"error": "Error: Specified qdisc kind is unknown."}
+        assert shaping.main(NOTHING) == {"error": "Error: Specified qdisc kind is unknown."}
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,28 @@ def test_words_become_signals(tmp_path, word):
     assert last_event(process).signal == f"SIG{word}"
 
 
+def test_a_rank_is_frozen_and_goes_on_by_words(tmp_path):
+    process = launch(tmp_path, SLEEP)
+    assert is_up(process)
+    child = psutil.Process(process.pid).children()[0]
+    for word, stopped in (("STOP", True), ("CONT", False)):
+        process.stdin.write(word + "\n")
+        process.stdin.flush()
+        wait_until(lambda stopped=stopped: (child.status() == psutil.STATUS_STOPPED) == stopped)
+    process.stdin.close()
+    assert process.wait(30) == 1
+
+
+def test_before_there_is_a_rank_a_freeze_is_for_nobody(tmp_path):
+    process = launch(tmp_path, SLEEP, wait=True)
+    assert isinstance(events.parse(process.stdout.readline()), events.Held)
+    process.stdin.write("STOP\nGO\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "up\n"
+    process.stdin.close()
+    assert process.wait(30) == 1
+
+
 def test_a_frozen_rank_dies_with_its_orchestrator(tmp_path):
     process = launch(tmp_path, SLEEP)
     assert is_up(process)

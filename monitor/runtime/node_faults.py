@@ -1,0 +1,108 @@
+"""Faults of a cluster's nodes: less CPU, another link, a cut, a restart. Each is read back when it is brought about."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from docker import DockerClient
+
+from monitor import engine, limits
+from monitor.errors import UserError
+from monitor.faults import SETTING, Fault
+from monitor.limits import Limits
+from monitor.links import Link
+from monitor.runtime import wires
+
+
+class NodeFaults:
+    """Of one run. `nodes`: its containers in order; `given`, `links`: what the run holds them to, no links: empty.
+
+    `touched`: names of containers whose network is not as it was; whoever tidies up looks there.
+    """
+
+    def __init__(
+        self,
+        client: DockerClient,
+        project: str,
+        nodes: Sequence,
+        given: Sequence[Limits],
+        links: Sequence[Link],
+        touched: set[str],
+    ):
+        self._client, self._project, self._nodes, self._given = client, project, nodes, given
+        self._touched = touched
+        self._own = list(links) or [None] * len(nodes)
+        self._links: list[Link | None] = list(self._own)  # as they are now
+        self._cut: list[list[str]] = [[] for _ in nodes]  # addresses that each does not reach
+
+    def refuse(self, faults: Sequence[Fault]) -> None:
+        """Raise UserError for faults that these nodes, or their engine's kernel, cannot have."""
+        for fault in faults:
+            cpus = self._given[fault.target]["cpus"] if fault.kind == "slow" else None
+            if cpus is not None and fault.cpus >= cpus:
+                raise UserError(f"{SETTING}={fault}: the node has {cpus:g} cores; cpus below that would do")
+        wanted = [fault.link for fault in faults if fault.kind == "link"]
+        cuts = [fault for fault in faults if fault.kind == "partition"]
+        if wanted or cuts:
+            there = wires.kinds(self._client, self._nodes[0].image.id, self._project)
+            wires.refuse_unknown_kinds(wanted, there, f"{SETTING}=link")
+            if cuts and not there["blackhole"]:
+                text = "a node's network cannot be cut here (no blackhole routes); freeze and kill would do"
+                raise UserError(f"{SETTING}={cuts[0]}: {text}")
+
+    def strike(self, fault: Fault) -> None:
+        """Raises UserError."""
+        node = self._nodes[fault.target]
+        match fault.kind:
+            case "slow":
+                self._hold(node, self._given[fault.target] | {"cpus": fault.cpus})
+            case "link":
+                self._links[fault.target] = fault.link
+                self._shape(fault.target)
+            case "partition":
+                self._part(fault.groups)
+            case "restart":
+                with engine.guard():
+                    node.restart(timeout=0)
+
+    def relieve(self, fault: Fault) -> None:
+        """Raises UserError."""
+        match fault.kind:
+            case "slow":
+                self._hold(self._nodes[fault.target], self._given[fault.target])
+            case "link":
+                self._links[fault.target] = self._own[fault.target]
+                self._shape(fault.target)
+            case "partition":
+                self._part(())
+
+    def _hold(self, node, wanted: Limits) -> None:
+        with engine.guard():
+            node.reload()
+            limits.put(node, wanted)
+            if problem := limits.wrong(limits.now(node), wanted):
+                raise UserError(f"node {node.name}: {problem}")
+
+    def _part(self, groups: Sequence[Sequence[int]]) -> None:
+        """Let the groups not reach each other, and all nodes but these each other; no groups: all reach all."""
+        side = {node: i for i, group in enumerate(groups) for node in group}
+        before = self._cut
+        with engine.guard():
+            where = [_address(node) for node in self._nodes] if groups else []
+        self._cut = [
+            [where[other] for other in side if node in side and side[other] != side[node]]
+            for node in range(len(self._nodes))
+        ]
+        changed = [node for node, (old, new) in enumerate(zip(before, self._cut, strict=True)) if old != new]
+        with ThreadPoolExecutor(max(1, len(changed))) as pool:
+            list(pool.map(self._shape, changed))
+
+    def _shape(self, node: int) -> None:
+        self._touched.add(self._nodes[node].name)
+        wires.shape(self._client, self._nodes[node], self._project, self._links[node], self._cut[node])
+
+
+def _address(container) -> str:
+    """In the cluster's network, the only one it is in."""
+    container.reload()
+    (network,) = container.attrs["NetworkSettings"]["Networks"].values()
+    return network["IPAddress"]
