@@ -139,17 +139,21 @@ def run(request: dict) -> int:
     except mpi.ManagerFault as fault:
         write(Failed(rank=rank, kind="own", message=str(fault)))
         code = 1
-    write(
-        Exited(
-            rank=rank,
-            code=code if code >= 0 else None,
-            signal=signal.Signals(-code).name if code < 0 else None,
-            out_of_memory=(cgroup.read().oom_kills or 0) > kills_before,
-        )
-    )
+    write(exited(rank, code, kills_before, cgroup.read()))
     if manager:
         manager.end(orderly=code == 0)
     return 0 if code == 0 else 1
+
+
+def exited(rank: int, code: int, kills_before: int, usage: cgroup.Usage) -> Exited:
+    """How a rank ended; `code`: as subprocess gives it; `kills_before`: what the node had counted when it started."""
+    out_of_memory = (usage.oom_kills or 0) > kills_before
+    limit, peak = usage.memory_limit_bytes, usage.memory_peak_bytes
+    if limit is not None and peak is not None and peak > limit:
+        peak = None  # of a time when the limit was another
+    memory = {"memory_limit_bytes": limit, "memory_peak_bytes": peak} if out_of_memory else {}
+    ended = {"code": code, "signal": None} if code >= 0 else {"code": None, "signal": signal.Signals(-code).name}
+    return Exited(rank=rank, out_of_memory=out_of_memory, **ended, **memory)
 
 
 def take_lock(run_id: str, metrics: Path | None = None):

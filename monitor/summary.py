@@ -1,9 +1,9 @@
 """A result as a person reads it: the tables that the reports print. Also the commands `runs` and `show`."""
 
+import errno
 import json
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -21,6 +21,7 @@ HEADINGS = ["run", "status", "runtime", "sync", "model", "data", "nodes", "batch
 HEADINGS += ["with"]
 UNREADABLE = "unreadable"
 NOT_A_RESULT = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # what reading any other JSON may raise
+NOBODY = (errno.EPIPE, errno.EIO)  # a pipe, a terminal that nobody reads any more
 FOREIGN = "its result.json is not one that syncbed wrote; restore or remove it"
 STATUS_COLOURS = {"finished": "green", "failed": "red", "running": "yellow"}
 
@@ -83,20 +84,27 @@ def show_command(settings: dict[str, str], args) -> int:
 
 
 class Unbroken:
-    """A stream whose reader may go away (`make run | head`): what is said from then on is for nobody, not an error."""
+    """A stream whose reader may go away (`make run | head`, a closed terminal): what is said then is for nobody, and no
+    error.
+    """
 
     def __init__(self, stream):
         self._stream = stream
 
     def write(self, text: str) -> int:
-        with suppress(BrokenPipeError):
+        try:
             return self._stream.write(text)
+        except OSError as error:
+            if error.errno not in NOBODY:
+                raise
         return len(text)
 
     def flush(self) -> None:
         try:
             self._stream.flush()
-        except BrokenPipeError:
+        except OSError as error:
+            if error.errno not in NOBODY:
+                raise
             # Python flushes once more at exit; nobody must be there to break then either.
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 

@@ -8,6 +8,7 @@ from monitor.runtime.base import RankHandle
 from trainer import events
 
 TAIL_LINES = 20
+NO_MEMORY = "ran out of memory"
 OWN_KINDS = {"own": "error", "input": "input", "mismatch": "mismatch"}  # what a rank says of itself: what we call it
 
 
@@ -77,7 +78,7 @@ def verdict(ranks: Sequence[RankState], name: Callable[[int], str]) -> Failure |
 
     for rank, who, state in named:
         if state.exited and state.exited.out_of_memory:
-            return failure("out_of_memory", rank, f"{who} {how(state)}")
+            return failure("out_of_memory", rank, f"{who} {NO_MEMORY}", _limit(state.exited))
     for rank, who, state in named:
         if state.exited and state.exited.signal:
             return failure("killed", rank, f"{who} {how(state)}")
@@ -117,7 +118,7 @@ def _blamed(complaints: list[events.Failed], name: Callable[[int], str]) -> tupl
 def how(state: RankState) -> str:
     """What became of a rank that did not finish, by the surest evidence."""
     if state.exited and state.exited.out_of_memory:
-        return "ran out of memory: the node's limit killed it"
+        return f"{NO_MEMORY}: {_limit(state.exited)}"
     if state.exited and state.exited.signal:
         return f"was killed by {state.exited.signal}"
     if state.ended and not state.exited and not state.stopped:
@@ -129,3 +130,10 @@ def how(state: RankState) -> str:
     if state.frozen and state.finished:
         return f"has finished, but its launcher is frozen: no sign of life for {state.frozen:g} s"
     return f"is frozen: no sign of life for {state.frozen:g} s" if state.frozen else "ended before it had finished"
+
+
+def _limit(exited: events.Exited) -> str:
+    """What killed a rank that ran out of memory."""
+    limit, peak = exited.memory_limit_bytes, exited.memory_peak_bytes
+    of = f" of {limit / 2**20:.0f} MiB" if limit else ""
+    return f"the node's limit{of} killed it" + (f"; peak {peak / 2**20:.0f} MiB" if peak else "")

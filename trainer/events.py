@@ -170,6 +170,8 @@ class Exited(Event):
     code: int | None  # exit status, None when a signal ended it
     signal: str | None  # "SIGKILL", ...
     out_of_memory: bool  # the node's memory limit killed it
+    memory_limit_bytes: int | None = None  # of its node, when it ran out of memory
+    memory_peak_bytes: int | None = None  # the most that the node has used
 
 
 @dataclass(frozen=True, kw_only=True)

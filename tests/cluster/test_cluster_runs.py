@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import signal
 
 import pytest
@@ -108,6 +109,11 @@ def test_a_node_out_of_memory_is_told_from_a_kill(cluster, tmp_path):
     code, out = run.finish()
     error = run.result()["error"]
     assert (code, error["kind"], error["rank"]) == (1, "out_of_memory", 1), out
+    told = re.fullmatch(
+        r"rank 1 \(trainer-1\) ran out of memory .*: the node's limit of 512 MiB killed it; peak (\d+) MiB",
+        error["message"],
+    )
+    assert 480 <= int(told[1]) <= 512
 
 
 def test_a_second_run_is_refused_with_the_first_ones_id(cluster, tmp_path):

@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
 from orchestrator import wait_until
 
-from monitor import node
+from monitor import cgroup, node
 from monitor.runtime.local import _environment
 from trainer import events
 
@@ -74,6 +76,20 @@ def test_the_exit_code_is_reported(tmp_path, code, returned):
     assert process.returncode == returned
 
 
+@pytest.mark.parametrize("version", ["cgroup-v1", "cgroup-v2"])
+def test_out_of_memory_is_told_with_the_limit_and_the_peak_of_the_node(version):
+    """The fixture's node has counted two kills, with a limit of 2 GiB."""
+    root = Path(__file__).parent / "fixtures" / version / "container"
+    usage = cgroup.read(root / "sys", root / "proc")
+    killed = node.exited(1, -9, 1, usage)
+    assert (killed.code, killed.signal, killed.out_of_memory) == (None, "SIGKILL", True)
+    assert (killed.memory_limit_bytes, killed.memory_peak_bytes) == (2**31, 1_879_048_192)
+    before = node.exited(1, -9, 2, usage)  # both were of earlier runs
+    assert (before.signal, before.out_of_memory, before.memory_limit_bytes) == ("SIGKILL", False, None)
+    larger = node.exited(1, 1, 0, replace(usage, memory_peak_bytes=2**32))  # of a run with another limit
+    assert (larger.code, larger.out_of_memory, larger.memory_peak_bytes) == (1, True, None)
+
+
 def test_the_request_reaches_the_rank(tmp_path):
     show = "import os; print(os.environ['SYNCBED_RUN_ID'], os.environ['X'], os.environ['PROMETHEUS_MULTIPROC_DIR'])"
     process = launch(tmp_path, [sys.executable, "-c", show], env={"X": "y"})
@@ -133,7 +149,7 @@ def test_a_rank_dies_with_its_launcher(tmp_path):
 def test_a_rank_that_is_stopped_before_it_is_tied_to_its_launcher_dies_with_it(tmp_path):
     held_up = """
 import json, os, signal, sys
-from monitor import node
+from monitor import cgroup, node
 node._die_with = lambda parent: os.kill(os.getpid(), signal.SIGSTOP)
 node.run(json.loads(sys.stdin.readline()))
 """

@@ -9,6 +9,7 @@ from scripted import ScriptedRuntime, exited, failed, finished, ready, step, sup
 from monitor import supervise as supervise_module
 from monitor.runtime.base import Job
 from monitor.supervise import Supervisor
+from trainer import events
 from trainer.spec import RunSpec
 
 
@@ -31,6 +32,15 @@ def test_a_killed_rank_is_named_although_the_others_complain_first():
 def test_out_of_memory_is_told_from_a_kill():
     _, failure, _ = supervise([[ready(0), exited(0, None, "SIGKILL", oom=True)], finished(1)])
     assert (failure.kind, failure.rank) == ("out_of_memory", 0)
+    assert failure.message == "rank 0 (trainer-0) ran out of memory before its first step: the node's limit killed it"
+
+
+def test_out_of_memory_tells_the_limit_and_the_peak():
+    memory = {"memory_limit_bytes": 300 * 2**20, "memory_peak_bytes": 299 * 2**20 + 600_000}
+    last = events.Exited(rank=0, code=None, signal="SIGKILL", out_of_memory=True, **memory)
+    _, failure, _ = supervise([[ready(0), step(0), last], finished(1)])
+    words = "the node's limit of 300 MiB killed it; peak 300 MiB"
+    assert failure.message == f"rank 0 (trainer-0) ran out of memory at step 3: {words}"
 
 
 def test_the_first_own_error_is_the_cause():
