@@ -150,7 +150,7 @@ def exited(rank: int, code: int, kills_before: int, usage: cgroup.Usage) -> Exit
     out_of_memory = (usage.oom_kills or 0) > kills_before
     limit, peak = usage.memory_limit_bytes, usage.memory_peak_bytes
     if limit is not None and peak is not None and peak > limit:
-        peak = None  # of a time when the limit was another
+        peak = limit  # the peak is of a time when the limit was another; now it was reached, else nothing was killed
     memory = {"memory_limit_bytes": limit, "memory_peak_bytes": peak} if out_of_memory else {}
     ended = {"code": code, "signal": None} if code >= 0 else {"code": None, "signal": signal.Signals(-code).name}
     return Exited(rank=rank, out_of_memory=out_of_memory, **ended, **memory)

@@ -6,7 +6,6 @@ runs/<id>/  spec.json  events.jsonl  metrics.csv  result.json  checkpoints/     
 import errno
 import os
 import shutil
-import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
@@ -15,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from monitor import data, results, resume
+from monitor.clock import CLOCK
 from monitor.errors import Busy, RunFailed, UserError
 from monitor.interrupt import Stop
 from monitor.progress import Progress
@@ -105,6 +105,7 @@ class Recorder:
     def _take(self, event: events.Event) -> None:
         if os.fstat(self._log.fileno()).st_nlink == 0:
             raise FileNotFoundError(errno.ENOENT, REMOVED)
+        event = replace(event, time=CLOCK.steady(event.time))
         self._heard = max(self._heard, event.time)
         self._log.write(events.to_line(event) + "\n")
         self._log.flush()
@@ -141,7 +142,7 @@ class Recorder:
         started = min((rank.started.time for rank in first.ranks if rank.started), default=None)
         if started is None:
             return []
-        rows = self.place.rows(self.job, started, time.time(), self.warnings.append)
+        rows = self.place.rows(self.job, started, CLOCK.now(), self.warnings.append)
         for node, seconds in missing(rows, self.names, started, self._heard).items():
             self.warnings.append(f"{node}: metrics.csv has no rows for {seconds:g} s of the run; its figures lack them")
         # The row before the start is there for the counters; its training figures are an earlier run's.
@@ -201,7 +202,7 @@ class Recorder:
             warnings=self.warnings,
             rows=rows,
             began=self.began,
-            ended=time.time(),
+            ended=CLOCK.now(),
         )
         try:
             results.save(result, self.folder)

@@ -5,12 +5,12 @@ the checkpoint are lost and done again. What counts: every step once, as it was 
 bytes); and all the time it took (seconds of training and total). What was lost stands in `restarts` of the result.
 """
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from monitor.clock import CLOCK
 from monitor.errors import RunFailed, UserError
 from monitor.injection import Injector
 from monitor.interrupt import Stop
@@ -76,7 +76,7 @@ class Recovery:
         self.place, self.job, self.fetched, self.source, self.allowed = place, job, fetched, source, restarts
         self.injector = Injector(place, on_event)
         self.supervisor = Supervisor(place, job, on_event, stop, self.injector)
-        self.attempts = [Attempt(source[1], time.time(), self.supervisor.ranks)]
+        self.attempts = [Attempt(source[1], CLOCK.now(), self.supervisor.ranks)]
         self.told: list[events.Restart] = []
 
     def run(self) -> Failure | None:
@@ -105,7 +105,7 @@ class Recovery:
         folder, step = self._newest()
         if folder:
             self.place.push_checkpoint(self.job, folder)
-        lost, now = self.attempts[-1], time.time()
+        lost, now = self.attempts[-1], CLOCK.now()
         done = [s.time for rank in lost.ranks for s in rank.steps if s.step == step]
         restart = events.Restart(
             rank=failure.rank or 0,

@@ -1,13 +1,13 @@
 """`syncbed run`: from settings to one run, whose folder a Recorder writes."""
 
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from monitor import data, recovery, results, resume, runtime, summary
+from monitor.clock import CLOCK
 from monitor.conditions import SETTINGS, Conditions
 from monitor.errors import BAD_INPUT, FAILED, UserError, refuse_unknown
 from monitor.interrupt import Stop
@@ -31,7 +31,7 @@ NOT_IN_SPEC = {
 
 def command(settings: dict[str, str], args) -> int:
     """CLI `run`. 0: finished; 1: the run failed. Raises UserError or SpecError (exit 2) before anything was started."""
-    began = time.time()
+    began = CLOCK.begin()
     stop = Stop().listen()
     say = summary.console(stderr=args.json)
     runs = Path(settings.get("RUNS_DIR", "runs"))

@@ -26,6 +26,8 @@ from typing import IO
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from monitor.clock import CLOCK
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
@@ -115,7 +117,7 @@ class Sampler:
 
 def scrape(connection: http.client.HTTPConnection, node: str) -> Row:
     """One GET /metrics. Raises OSError, HTTPException, or ValueError when the answer is not metrics."""
-    when = time.time()
+    when = CLOCK.now()
     connection.request("GET", "/metrics")
     answer = connection.getresponse()
     text = answer.read().decode()

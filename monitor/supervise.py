@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from queue import Empty, Queue
 
+from monitor.clock import CLOCK
 from monitor.errors import Busy
 from monitor.injection import Injector
 from monitor.interrupt import Stop
@@ -26,6 +27,10 @@ LEAST_SILENCE_SECONDS = 3 * events.HEARTBEAT_SECONDS
 EVIDENCE_SECONDS = 2.0  # how long the other ranks may still speak after the first sign of trouble
 BLAME_SECONDS = 6.0  # the same, while nothing is known but that ranks blame each other
 ASLEEP_SECONDS = 2.0  # when this process did not look for so long, it was stopped itself and knows nobody's silence
+CLOCK_SET = (
+    "this machine's clock was set {} by {:.0f} s in mid-run, or the machine slept; the run's times are told as if it "
+    "had gone on evenly, and metrics.csv may lack rows from there on"
+)
 TERM_SECONDS = 5.0
 KILL_SECONDS = 10.0
 
@@ -101,6 +106,9 @@ class Supervisor:
                 return False
             self._listen(0.2)
             self.injector.tick(self.ranks)
+            if set_by := CLOCK.look():
+                told = CLOCK_SET.format("forward" if set_by > 0 else "back", abs(set_by))
+                self.on_event(events.Warning(rank=0, message=told))
             now = time.monotonic()
             if now - looked > ASLEEP_SECONDS:
                 trouble_since = None
@@ -133,6 +141,7 @@ class Supervisor:
         if event is None:
             state.tail.append(said.line)
             return
+        event = replace(event, time=CLOCK.steady(event.time))
         if not isinstance(event, events.Exited):  # which is its launcher's word
             state.heard, state.frozen = time.monotonic(), 0.0
         match event:

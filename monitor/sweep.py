@@ -12,7 +12,6 @@ import hashlib
 import json
 import re
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -23,6 +22,7 @@ from rich.text import Text
 
 from monitor import results, run, runtime, summary
 from monitor.cells import Cell, product
+from monitor.clock import CLOCK
 from monitor.errors import FAILED, Busy, UserError, refuse_unknown
 from monitor.interrupt import Stop
 from monitor.sweep_folder import alone, begun, unwritable
@@ -269,14 +269,14 @@ def duration(seconds: float) -> str:
 
 def _try(sweep: Sweep, cell: int, repeat: int, say: Console, stop: Stop) -> Try | None:
     """Run a cell once and say in a line what came of it. None when a signal stopped it, which says nothing of it."""
-    began = time.time()
+    began = CLOCK.begin()
     try:
         result = run.run(sweep.cells[cell].words | {"RUNS_DIR": str(sweep.folder)}, say, began, stop)
     except Busy:
         raise
     except (UserError, SpecError) as error:
         say.print(f"failed: {error}", style="red", highlight=False)
-        return Try(cell, repeat, None, time.time() - began, str(error))
+        return Try(cell, repeat, None, CLOCK.now() - began, str(error))
     if result["error"] and result["error"]["kind"] == "interrupted":
         return None
     error = result["error"]["message"] if result["error"] else None
@@ -290,4 +290,4 @@ def _try(sweep: Sweep, cell: int, repeat: int, say: Console, stop: Stop) -> Try 
             markup=False,
             highlight=False,
         )
-    return Try(cell, repeat, result["id"], time.time() - began, error)
+    return Try(cell, repeat, result["id"], CLOCK.now() - began, error)

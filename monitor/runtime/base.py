@@ -146,7 +146,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def rows(self, job: Job, start: float, end: float, warn: Callable[[str], None]) -> list[Row]:
-        """CPU, memory and network of the run's nodes between two Unix times, a row per node and second.
+        """CPU, memory and network of the run's nodes between two times of CLOCK, a row per node and second.
 
         One row before and one after are included where there are any, so that counters span the whole time. What
         cannot be had is said to `warn`; nothing is raised for it.

@@ -13,10 +13,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from queue import Queue
 
 from monitor import cluster, cluster_settings, dashboards, engine, limits, prometheus
+from monitor.clock import CLOCK
 from monitor.conditions import Conditions
 from monitor.errors import Busy, NoEngine, RunFailed, UserError
 from monitor.faults import Fault
@@ -258,7 +260,8 @@ class DockerRuntime(Runtime):
             warn("this cluster has no Prometheus running; metrics.csv is empty")
             return []
         names = {self.node_name(node) for node in range(job.spec.nodes)}
-        return [row for row in prometheus.window(url, start, end, nodes=names, warn=warn) if row.node in names]
+        rows = prometheus.window(url, *CLOCK.shown(start, end), nodes=names, warn=warn)
+        return [replace(row, time=round(CLOCK.of_shown(row.time), 3)) for row in rows if row.node in names]
 
     def _urls(self) -> dict[str, str]:
         with engine.guard():

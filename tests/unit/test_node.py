@@ -87,7 +87,7 @@ def test_out_of_memory_is_told_with_the_limit_and_the_peak_of_the_node(version):
     before = node.exited(1, -9, 2, usage)  # both were of earlier runs
     assert (before.signal, before.out_of_memory, before.memory_limit_bytes) == ("SIGKILL", False, None)
     larger = node.exited(1, 1, 0, replace(usage, memory_peak_bytes=2**32))  # of a run with another limit
-    assert (larger.code, larger.out_of_memory, larger.memory_peak_bytes) == (1, True, None)
+    assert (larger.code, larger.out_of_memory, larger.memory_peak_bytes) == (1, True, 2**31)
 
 
 def test_the_request_reaches_the_rank(tmp_path):

@@ -111,7 +111,8 @@ def recorder(runs, first, *later, restarts=1, world_size=2, spec=SPEC):
 @pytest.fixture
 def clock(monkeypatch):
     """Restarts happen 19 s after the command."""
-    monkeypatch.setattr(recovery.time, "time", lambda: NOW + 19)
+    monkeypatch.setattr(recovery.CLOCK, "now", lambda: NOW + 19)
+    monkeypatch.setattr(recovery.CLOCK, "_wall", lambda: NOW + 19)
 
 
 @pytest.fixture
