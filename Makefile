@@ -5,7 +5,7 @@
 .DEFAULT_GOAL := help
 COMMANDS := images data runs report export rm compare doctor clean logs show tensorboard prometheus-snapshot dashboards-check
 TRAINING := run sweep reproduce
-TARGETS := help $(TRAINING) test cluster-up cluster-down cluster-status torch lint $(COMMANDS)
+TARGETS := help $(TRAINING) test soak cluster-up cluster-down cluster-status torch lint $(COMMANDS)
 .PHONY: $(TARGETS)
 
 # Names of this file's own, which a value from outside would turn into part of a command.
@@ -44,6 +44,9 @@ $(TRAINING): .venv/.ready
 
 test: .venv/.dev .venv/.torch ## unit and local tests, and the cluster tests where a Docker engine answers (PYTEST_ARGS=)
 	@PYTEST_ADDOPTS="$$PYTEST_ADDOPTS $$PYTEST_ARGS" .venv/bin/python -m pytest
+
+soak: .venv/.ready ## many short runs on the cluster: does anything grow? (RUNS=200 PROJECT=)
+	@.venv/bin/python benchmarks/soak.py
 
 cluster-up: .venv/.ready ## build what is missing and start the cluster (NODES= CPUS= MEMORY= CA_BUNDLE= ...)
 	@.venv/bin/syncbed up --from-make

@@ -70,5 +70,21 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Estimate:
     return Estimate(math.exp(centre), math.exp(centre - error), math.exp(centre + error), repeats)
 
 
+def trend(values: Sequence[float]) -> Estimate:
+    """Least squares' slope of values over their place in the row, per place. Two values or fewer give no interval.
+
+    Neighbours are taken to be independent; where they are not, the interval is too narrow, never the slope wrong.
+    Raises ValueError for fewer than two.
+    """
+    places, count = range(len(values)), len(values)
+    slope, level = statistics.linear_regression(places, values)
+    if count < 3:
+        return Estimate(slope, None, None, count)
+    rest = sum((value - level - slope * place) ** 2 for place, value in zip(places, values, strict=True))
+    spread = sum((place - (count - 1) / 2) ** 2 for place in places)
+    half = _quantile(count - 2) * math.sqrt(rest / (count - 2) / spread)
+    return Estimate(slope, slope - half, slope + half, count)
+
+
 def _quantile(freedom: float) -> float:
     return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))

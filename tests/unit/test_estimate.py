@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from monitor.estimate import Estimate, mean, ratio
+from monitor.estimate import Estimate, mean, ratio, trend
 
 TIMES = st.lists(st.floats(0.1, 100), min_size=2, max_size=6)
 
@@ -76,3 +76,13 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
         found = ratio(above, below)
         hits += found.low <= math.exp(0.3) <= found.high
     assert 0.94 < hits / 2000 < 0.965
+
+
+def test_a_trend_is_the_slope_per_place_with_its_interval():
+    """By hand: 1, 2, 2, 3 has slope 0.6, residuals of sum 0.2, spread 5; t of 2 degrees is 4.303."""
+    found = trend([1.0, 2.0, 2.0, 3.0])
+    assert found.value == pytest.approx(0.6)
+    assert found.high - found.value == pytest.approx(4.303 * (0.2 / 2 / 5) ** 0.5, rel=1e-3)
+    assert trend([5.0, 7.0]) == Estimate(2.0, None, None, 2)
+    assert (trend([4.0] * 9).value, trend([4.0] * 9).low) == (0.0, 0.0)
+    assert trend([1.0, 2.0, 3.0, 4.0, 5.01]).above(0.0)
