@@ -33,7 +33,7 @@ from monitor.errors import UserError
 from monitor.estimate import Estimate, trend
 from monitor.report.plots import Lines, Series, alone, svg
 
-WARM_RUNS = 3  # left out of the slopes, where enough are left
+WARM_RUNS, WARM_SHARE = 3, 0.1  # left out of the slopes: so many, or this part of all; none of fewer than six
 SHARE = 0.05  # of its level: less growth than that over all runs is none
 WORDS = {"RUNTIME": "docker", "SYNC": "ddp", "MODEL": "logistic", "DATA": "synthetic", "STEPS": "3"}
 # In a node, as its user: [resident bytes of the agent, open files, processes, sockets, bytes in /data and /runs].
@@ -51,7 +51,8 @@ for proc in pathlib.Path("/proc").glob("[0-9]*"):
     if b"monitor.agent" in words:
         pages = int((proc / "statm").read_text().split()[1])
         agent += pages * os.sysconf("SC_PAGE_SIZE")
-sockets = sum(len(open("/proc/net/" + name).readlines()) - 1 for name in ("tcp", "udp"))
+lines = [line.split() for name in ("tcp", "udp") for line in open("/proc/net/" + name).readlines()[1:]]
+sockets = sum(line[3] != "06" for line in lines)  # without those that wait a minute to be forgotten (TIME_WAIT)
 disk = sum(f.stat().st_size for top in ("/data", "/runs") for f in pathlib.Path(top).rglob("*") if f.is_file())
 print(json.dumps([agent, files, processes, sockets, disk]))
 """
@@ -92,7 +93,8 @@ def look(client, project: str, url: str | None) -> dict[str, float]:
 
 def judged(values: Sequence[float]) -> dict:
     """Level, slope per run with its interval, and the verdict."""
-    used = values[WARM_RUNS:] if len(values) >= 2 * WARM_RUNS else values
+    warm = max(WARM_RUNS, round(WARM_SHARE * len(values)))
+    used = values[warm:] if len(values) >= 2 * WARM_RUNS else values
     slope, level = trend(used), statistics.median(used)
     return {"level": level, "slope_per_run": asdict(slope), "verdict": verdict(slope, level, len(used))}
 

@@ -188,10 +188,10 @@ class Run:
         """Write a checkpoint between two steps: of all ranks where they take steps together, else of rank 0 alone."""
         with self.wire.uncounted():
             if self.sync.lockstep:
-                self.wire.meet(f"the checkpoint of step {step}")
+                wire = self.sync.together(f"the checkpoint of step {step}")
                 with self.interface.left_out():
-                    self._save(step, capture(self), brought_together(self.model, self.wire), self.wire)
-                self.wire.meet(f"step {step + 1}")
+                    self._save(step, capture(self), brought_together(self.model, wire), wire)
+                wire.meet(f"step {step + 1}")
             elif self.rank == 0:
                 with self.interface.left_out():
                     self._save(step, capture(self), self.model.state_dict(), Wire())
@@ -199,20 +199,20 @@ class Run:
     def _score(self, step: int) -> None:
         """Score on the test set what the ranks have between them, between two steps; rank 0 tells Monitored."""
         with self.wire.uncounted():
-            self.wire.meet(f"the evaluation at step {step}")
+            wire = self.sync.together(f"the evaluation at step {step}")
             with self.interface.left_out():
                 own = {name: value.clone() for name, value in self.model.state_dict().items()}
-                self.model.load_state_dict(brought_together(self.model, self.wire))
-                score = self._evaluated(f"the score of step {step}")
+                self.model.load_state_dict(brought_together(self.model, wire))
+                score = self._evaluated(wire, f"the score of step {step}")
                 self.model.load_state_dict(own)
                 self.model.train()
-            self.wire.meet(f"step {step + 1} after its score")
+            wire.meet(f"step {step + 1} after its score")
         if self.rank == 0:
             figures = {"samples": score.samples, "loss": score.loss, "accuracy": score.accuracy}
             self.tell(events.Monitored(rank=0, step=step, **figures))
 
-    def _evaluated(self, when: str) -> Score:
-        return evaluate(self.model, self.data, self.wire, autocast(self.spec), when, self.metrics.evaluated)
+    def _evaluated(self, wire: Wire, when: str) -> Score:
+        return evaluate(self.model, self.data, wire, autocast(self.spec), when, self.metrics.evaluated)
 
     def _save(self, step: int, state: dict, model: dict, wire: Wire) -> None:
         """Write a checkpoint of the wire's ranks, where there is a place for it; rank 0 tells Checkpoint."""
@@ -235,7 +235,7 @@ class Run:
         self._save(self.steps, self._last, model, self.wire)
         self.model.load_state_dict(model)
         began = time.perf_counter()
-        score = self._evaluated("evaluation")
+        score = self._evaluated(self.wire, "evaluation")
         if self.rank == 0:
             self.tell(
                 events.Evaluated(

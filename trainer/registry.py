@@ -93,6 +93,7 @@ SYNCS = {
     "gossip": Strategy(
         "trainer.sync.gossip:Gossip",
         "after each step, weights averaged with the neighbours only",
+        survives_lost_workers=True,
         exact=False,
         settings=("topology",),
     ),

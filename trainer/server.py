@@ -20,7 +20,7 @@ from trainer.link import DONE, FOREVER, LAST, LOAD, NOTHING, PULL, PUSH, STATE, 
 from trainer.loop import begin, length, ready
 from trainer.parts import weights
 from trainer.registry import SYNCS
-from trainer.shard import GivenUp, Shard
+from trainer.shard import Shard
 from trainer.spec import RunSpec
 from trainer.wire import Wire
 
@@ -111,7 +111,7 @@ class Server:
             gradient = self._gradient(link, weights)
             try:
                 answer = self.shard.push(link.other, gradient, version)
-            except GivenUp:
+            except survivors.GivenUp:
                 link.send(head(NOTHING)).wait()
                 return False
             link.send(head(*answer), gradient).wait()

@@ -10,10 +10,7 @@ import threading
 import torch
 
 from trainer.spec import RunSpec
-
-
-class GivenUp(RuntimeError):
-    """This worker was taken for lost and takes no more part. str() is one line."""
+from trainer.survivors import GivenUp
 
 
 class Shard:

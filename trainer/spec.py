@@ -109,7 +109,7 @@ class RunSpec:
         if SYNCS[self.sync].shared_memory and self.nodes != 1:
             text = f"SYNC={self.sync} shares the memory of one node; leave NODES out or give 1, and NPROC=workers"
             raise SpecError("NODES", self.nodes, text)
-        if self.evaluate_steps and SYNCS[self.sync].survives_lost_workers:
+        if self.evaluate_steps and SYNCS[self.sync].servers and SYNCS[self.sync].survives_lost_workers:
             text = f"the workers of SYNC={self.sync} do not stop together; EVALUATOR=1 scores the servers' weights"
             raise SpecError("EVALUATE", self.evaluate_steps, text)
         self._check_strategy_settings()

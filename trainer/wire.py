@@ -153,25 +153,6 @@ class Wire:
         self.count("exchange", outgoing.nbytes, incoming.nbytes)
         return incoming
 
-    def swap(self, tensor: torch.Tensor, peers: list[int]) -> list[torch.Tensor]:
-        """Send `tensor` to each peer and receive as much from it. Returns theirs, in the order of `peers`.
-
-        Every rank calls it, also one without peers; each is among the peers of its peers. Blocks; the time counts as
-        waited.
-        """
-        if self.store is None:
-            return []
-        theirs = [torch.empty_like(tensor) for _ in peers]
-        with self._blocking(f"swap of {_shape(tensor)}"):
-            works = [
-                dist.irecv(buffer, group=self.group, group_src=peer) for buffer, peer in zip(theirs, peers, strict=True)
-            ]
-            works += [dist.isend(tensor, group=self.group, group_dst=peer) for peer in peers]
-            for work in works:
-                work.wait()
-        self.count("swap", len(peers) * tensor.nbytes, len(peers) * tensor.nbytes)
-        return theirs
-
     # -- counters ------------------------------------------------------------------------------------------------
 
     def count(self, collective: str, sent: int | Fraction, received: int | Fraction) -> None:

@@ -48,7 +48,7 @@ def test_a_killed_or_frozen_rank_is_named_by_all_others(how, victim, data):
 LOST = [
     (sync, how)
     for sync, strategy in REAL_STRATEGIES.items()
-    if strategy.distributed
+    if strategy.distributed and (strategy.servers or not strategy.survives_lost_workers)
     for how in (signal.SIGKILL, signal.SIGSTOP)
 ]
 
@@ -73,7 +73,7 @@ def lose_rank_1(sync: str, how: signal.Signals, data) -> tuple[int, list[Failed]
         return ranks[0].end(), ranks[0].of(Failed), lost
 
 
-# A worker that is lost while servers are there has tests of its own, in test_parameter_servers.py.
+# A worker that can be gone on without has tests of its own, in test_parameter_servers.py and test_gossip_survivors.py.
 @pytest.mark.parametrize(("sync", "how"), LOST)
 def test_whatever_the_strategy_a_killed_or_frozen_rank_ends_it_and_is_named(sync, how, endings):
     code, (failed,), lost = endings[sync, how].result()

@@ -119,12 +119,10 @@ def test_bytes_are_counted_by_collective(monkeypatch):
     wire.gather(tensor)
     wire.scatter(tensor, [tensor, tensor])
     wire.exchange(tensor, 1, torch.zeros(5), 1, "test")
-    wire.swap(tensor, [1])
     wire.count("link", 7, 9)
     both = {
         "all_reduce": (100, 100),
         "all_gather": (100, 100),
-        "swap": (100, 100),
         "exchange": (100, 20),
         "link": (7, 9),
     }
@@ -254,21 +252,6 @@ def test_agreeing_and_lagging_ranks_do_not_disagree(clock):
     beat(ranks)
     assert ranks[0].disagreement() is None
     assert json.loads(ranks[0].store["at/1"]) == [1, "all_reduce"]
-
-
-@pytest.mark.parametrize("peers", [[], [2], [1, 3]])
-def test_swap_counts_each_peer_and_is_a_step_of_the_sequence_also_without(peers, monkeypatch):
-    works, work = [], SimpleNamespace(wait=lambda: None)
-    monkeypatch.setattr(wire_module.dist, "isend", lambda _, group, group_dst: works.append(("to", group_dst)) or work)
-    monkeypatch.setattr(
-        wire_module.dist, "irecv", lambda _, group, group_src: works.append(("from", group_src)) or work
-    )
-    notes = []
-    wire = Wire(0, 4, Store(), SimpleNamespace(note=lambda _, *what: notes.append(what)))
-    assert len(wire.swap(torch.zeros(25), peers)) == len(peers)
-    assert sorted(works) == [("from", p) for p in peers] + [("to", p) for p in peers]
-    assert wire.take_bytes() == (100 * len(peers), 100 * len(peers))
-    assert notes == [(1, "swap of 25 float32")]  # alike on all ranks, so that a rank at odds is told from a neighbour
 
 
 def test_who_is_expendable_is_neither_suspected_nor_waited_for_but_found_absent(clock):

@@ -52,6 +52,11 @@ class Sync:
     def mix(self, step: int) -> None:
         """Bring the weights of the ranks together, after step number `step` (from 1)."""
 
+    def together(self, point: str) -> Wire:
+        """Wait for all ranks that are left at this point between two steps, each once; the wire among them."""
+        self.wire.meet(point)
+        return self.wire
+
     def finish(self) -> None:
         """After the last step: bring together what is still apart. Every rank then has the same weights."""
 

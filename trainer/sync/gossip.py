@@ -1,9 +1,19 @@
 """Decentralised SGD: each rank averages with its neighbours only."""
 
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+
 import numpy as np
+import torch
 
+from trainer import survivors
+from trainer.link import FOREVER, Link
+from trainer.peers import EVIDENCE_SECONDS, SILENT_SECONDS
 from trainer.sync.replicas import Replicas, flat, put_back
+from trainer.wire import Wire
 
+LOOK_SECONDS = 0.2  # how often a rank that waits for a neighbour looks whether it still lives
 _PAIRS = 5  # a random stream of its own from the seed, beside those of trainer/data/batches.py
 
 
@@ -23,29 +33,102 @@ class Gossip(Replicas):
     2(n-1)/n * S once after the last step.
 
     Momentum and batch-norm statistics stay each rank's own while training.
+
+    A rank that is lost, rank 0 excepted, is gone on without: its neighbours take the mean of those left, and the mean
+    at the end is of all that are. Each pair of ranks has a link of its own, so that a lost one breaks no other.
     """
 
+    def setup(self, model):
+        module = super().setup(model)
+        self.ranks = self.wire  # of all that began; `wire` is of those that are left at the end
+        own, all_of_them = self.wire.rank, range(self.wire.world_size)
+        near = all_of_them if self.spec.topology == "random" else neighbours("ring", own, len(all_of_them))
+        self.links = {rank: Link(self.wire, rank) for rank in near if rank != own}
+        self.waiting = ThreadPoolExecutor(max(1, len(self.links)), "neighbour")
+        self.among: dict[tuple[int, ...], Wire] = {self.wire.ranks: self.wire}
+        return module
+
     def mix(self, step: int) -> None:
-        peers = self._neighbours(step)
         mine = flat(self.weights)
-        for theirs in self.wire.swap(mine, peers):
-            mine.add_(theirs)
-        put_back(mine.div_(1 + len(peers)), self.weights)
+        if self.ranks.world_size > 1:
+            self.ranks.note(f"swap of {mine.numel()} float32")  # on every rank, also one without neighbours
+            survivors.spare(self.ranks, self.spec)
+        begun = {rank: self.waiting.submit(_swap, self.links[rank], mine) for rank in self._neighbours(step)}
+        theirs = [weights for rank, job in begun.items() if (weights := self._received(rank, job)) is not None]
+        # A swap with one that is lost may still be reading `mine`.
+        total = mine.clone() if len(theirs) < len(begun) else mine
+        for weights in theirs:
+            total.add_(weights)
+        put_back(total.div_(1 + len(theirs)), self.weights)
         self.apart = True
         self.synchronisations += 1
 
+    def _received(self, rank: int, job: Future) -> torch.Tensor | None:
+        """What this neighbour sent; None when it is lost, from now on. Raises WireError."""
+        began, deadline = time.monotonic(), self.spec.deadline_seconds
+        with self.ranks.errors(f"a swap with rank {rank}"):
+            while True:
+                try:
+                    weights = job.result(LOOK_SECONDS)
+                    self.ranks.count("swap", *self.links[rank].take_bytes())
+                    return weights
+                except NotYet:
+                    why = self._lost(rank, deadline / 2)
+                    if not why and time.monotonic() - began > deadline:
+                        raise RuntimeError("timed out") from None
+                except RuntimeError as error:  # Gloo's
+                    why = self._lost(rank, SILENT_SECONDS, EVIDENCE_SECONDS)
+                    if not why:
+                        raise error
+                if why:
+                    survivors.report(self.ranks, rank, why)
+                    del self.links[rank]
+                    return None
+
+    def _lost(self, rank: int, silent_seconds: float, patience: float = 0.0) -> str | None:
+        """Why a neighbour is lost, after some patience; None: it is not, or cannot be done without."""
+        peers, until = self.ranks.peers, time.monotonic() + patience
+        while rank in peers.expendable:
+            if (why := peers.absent(rank, silent_seconds)) or time.monotonic() > until:
+                return why
+            time.sleep(LOOK_SECONDS / 2)
+        return None
+
+    def together(self, point: str) -> Wire:
+        if self.ranks.world_size == 1 or not self.apart:  # alone, or nobody can have been lost yet
+            return super().together(point)
+        wire = survivors.left(self.ranks, self.spec, point, self.among)
+        wire.take_bytes()  # what it was used for before
+        return wire
+
+    def finish(self) -> None:
+        self.waiting.shutdown(wait=False)
+        self.wire = self.together("the last average")
+        if self.apart:
+            self.join()
+
     def _neighbours(self, step: int) -> list[int]:
-        wire, spec = self.wire, self.spec
-        return neighbours(spec.topology, wire.rank, wire.world_size, spec.seed, step)
+        """The ranks that this one averages with in this step, of those that are left."""
+        wire, spec = self.ranks, self.spec
+        near = neighbours(spec.topology, wire.rank, wire.world_size, spec.seed, step)
+        return [rank for rank in near if rank in self.links]
 
     def step_bytes(self, gradient_bytes: int) -> tuple[float, float]:
-        n = self.wire.world_size
+        n = self.ranks.world_size
         sends = sum(len(self._neighbours(step)) for step in range(1, self.steps + 1))
         mean = (sends + 2 * (n - 1) / n) * gradient_bytes / self.steps
         return mean, mean
 
 
-def neighbours(topology: str, rank: int, world_size: int, seed: int, step: int) -> list[int]:
+def _swap(link: Link, mine: torch.Tensor) -> torch.Tensor:
+    """Send and receive at once. How long it may take is for whoever waits to say."""
+    theirs, sending = torch.empty_like(mine), link.send(mine)
+    link.receive(theirs, patience=FOREVER)
+    sending.wait()
+    return theirs
+
+
+def neighbours(topology: str, rank: int, world_size: int, seed: int = 0, step: int = 0) -> list[int]:
     """The ranks that `rank` averages with in this step. Symmetric: it is among the neighbours of each of them."""
     if topology == "ring":
         return sorted({(rank - 1) % world_size, (rank + 1) % world_size} - {rank})

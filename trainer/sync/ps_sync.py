@@ -7,7 +7,6 @@ from trainer.compress.base import compressor, flatten, unflatten
 from trainer.layout import SERVER, roles
 from trainer.link import DONE, HEAD_BYTES, LAST, LOAD, NOTHING, PULL, PUSH, STATE, Link, head, taken
 from trainer.parts import empty, pieces, weights
-from trainer.shard import GivenUp
 from trainer.sync.base import Sync
 
 COMPRESSOR = "compressor/"  # before the names of what the compressor keeps
@@ -59,7 +58,7 @@ class PsSync(Sync):
         self.links[i].receive(answer)
         self.versions[i], staleness = answer.tolist()
         if self.versions[i] == NOTHING:
-            raise GivenUp(f"the servers went on without this worker: {survivors.reason(self.wire)}")
+            raise survivors.GivenUp(f"the servers went on without this worker: {survivors.reason(self.wire)}")
         self.links[i].receive(flat)
         unflatten(flat, self.parts[i].values())
         return staleness
