@@ -1,11 +1,14 @@
 """What a run survives on real containers, and what is left when it does not: nothing, and the next run works."""
 
+import os
 import signal
+import subprocess
 
 import pytest
 import torch
 from orchestrator import wait_until
 from test_cluster_runs import LONG, nothing_left, start
+from testbed import syncbed
 
 from trainer.checkpoint_folder import complete_ones
 from trainer.state import digest
@@ -78,3 +81,34 @@ def test_prometheus_restarted_in_mid_run_costs_rows_and_not_the_run(cluster, tmp
     told = [text for text in run.result()["warnings"] if "metrics.csv has no rows for" in text]
     assert {text.split(":")[0] for text in told} == {"trainer-0", "trainer-1"}, run.result()["warnings"]
     assert len((run.run / "metrics.csv").read_text().splitlines()) > 4  # and it has those from before and after
+
+
+@pytest.mark.timeout(400)
+def test_an_engine_that_is_restarted_costs_the_run_or_a_restart_and_nothing_else(cluster, tmp_path):
+    """Its containers stop with it, and come back with it."""
+    ours = os.environ.get("SYNCBED_TEST_ENGINE")
+    if not ours:
+        pytest.skip("SYNCBED_TEST_ENGINE is not set: only an engine that .ci/run has started is restarted")
+
+    def disturbed(**settings):
+        folder = tmp_path / "-".join(settings)
+        folder.mkdir()
+        run = start(cluster, folder, NODES=2, DEADLINE=12, **settings)
+        run.wait_for("step", rank=1)
+        subprocess.run([ours, "restart"], check=True, timeout=150)
+        return run, *run.finish()
+
+    lost, code, out = disturbed(STEPS=2000)
+    assert code == 1, out
+    assert lost.result()["error"]["kind"] in ("lost", "killed", "engine")
+    assert "\n" not in lost.result()["error"]["message"]
+    mended = syncbed("up", *cluster.settings)
+    assert mended.returncode == 0, mended.stderr
+    run, code, out = disturbed(STEPS=10, EVERY=5, RESTARTS=2)
+    assert code == 0, out
+    assert [r["kind"] in ("lost", "killed") for r in run.result()["restarts"]] == [True]
+    assert run.result()["ranks"][1]["steps"] == 10
+    shown = syncbed("show", f"RUNS_DIR={lost.runs}")
+    assert (shown.returncode, lost.run.name in shown.stdout) == (0, True)
+    nothing_left(cluster)
+    wait_until(lambda: all(healthy(node) for node in [*cluster.nodes, cluster.service("prometheus")]), 90)
