@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
+from monitor.clock import CLOCK
 from monitor.errors import UserError
 from monitor.faults import OF_RANKS, Fault
 from monitor.runtime.base import Runtime
@@ -50,7 +51,7 @@ class Injector:
         """A worker has done a step."""
         if self._zero is None:
             self._unix_zero = step.time - step.step_seconds
-            self._zero = time.monotonic() - max(0.0, time.time() - self._unix_zero)
+            self._zero = time.monotonic() - max(0.0, CLOCK.now() - self._unix_zero)
         self._step = max(self._step, step.step)
         self._training = True
 
@@ -103,7 +104,7 @@ class Injector:
 
     def _strike(self, record: Record, ranks: Sequence[RankState]) -> None:
         fault, asked = record.fault, time.monotonic()
-        record.began, record.step = time.time(), self._step
+        record.began, record.step = CLOCK.now(), self._step
         try:
             if fault.kind in OF_RANKS:
                 ranks[fault.target].handle.signal(SIGNALS[fault.kind][0])
@@ -124,7 +125,7 @@ class Injector:
                 ranks[fault.target].handle.signal(SIGNALS[fault.kind][1])
         except UserError as problem:
             error = f"could not be taken back: {problem}"
-        record.ended, record.error = time.time(), record.error or error
+        record.ended, record.error = CLOCK.now(), record.error or error
         self._say(record, "end", time.monotonic() - asked)
 
     def _say(self, record: Record, moment: str, seconds: float) -> None:

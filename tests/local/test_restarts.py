@@ -9,11 +9,6 @@ from test_resume_run import STEPS, start, weights
 from monitor.cli import main
 
 
-def kill(run, rank):
-    """Kill a rank of the attempt that goes on."""
-    os.kill(run.events("started", rank)[-1]["pid"], signal.SIGKILL)
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     run = start(tmp_path_factory.mktemp("undisturbed"))
@@ -23,15 +18,13 @@ def undisturbed(tmp_path_factory):
 
 
 def test_a_killed_rank_is_overcome_to_the_last_bit(tmp_path, undisturbed, capsys):
-    run = start(tmp_path, RESTARTS=1)
-    run.wait_for("checkpoint")
-    kill(run, 1)
+    run = start(tmp_path, RESTARTS=1, FAULT="kill:1@step=3")
     code, out = run.finish()
     assert code == 0, out
     result, usual = run.result(), undisturbed.result()
     (restart,) = result["restarts"]
     assert (restart["attempt"], restart["kind"]) == (1, "killed")
-    assert restart["from_step"] in (2, 4)
+    assert restart["from_step"] in (2, 4)  # on a busy machine it strikes late
     assert restart["message"].startswith("rank 1 (local-1) was killed by SIGKILL at step ")
     assert f"restart 1: restarted from step {restart['from_step']}: rank 1 (local-1) was killed" in out
     assert weights(run) == weights(undisturbed)
@@ -52,8 +45,7 @@ def test_a_killed_rank_is_overcome_to_the_last_bit(tmp_path, undisturbed, capsys
 
 def test_lost_before_its_first_step_it_starts_over(tmp_path, undisturbed):
     run = start(tmp_path, RESTARTS=1)
-    run.wait_for("started", rank=1)
-    kill(run, 1)
+    os.kill(run.wait_for("started", rank=1)["pid"], signal.SIGKILL)
     code, out = run.finish()
     assert code == 0, out
     (restart,) = run.result()["restarts"]

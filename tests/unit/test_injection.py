@@ -51,7 +51,8 @@ class Bed:
 
     def __init__(self, text, monkeypatch, cannot=()):
         self.now, self.said = 1000.0, []
-        monkeypatch.setattr(injection, "time", SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now))
+        monkeypatch.setattr(injection, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(injection, "CLOCK", SimpleNamespace(now=lambda: self.now))
         self.place = Place(text, cannot)
         self.injector = Injector(self.place, self.said.append)
         self.ranks = [RankState(heard=0, handle=Signalled()) for _ in range(3)]
