@@ -21,10 +21,10 @@ from monitor.links import Link
 from trainer.layout import seats
 from trainer.spec import RunSpec, SpecError
 
-SETTING = "FAULT"
+SETTING, NONE = "FAULT", "none"
 SETTINGS = {
     SETTING: "what is done to ranks and nodes meanwhile, as kill:2@step=20 or freeze:1@10s+5s; several parted by ; "
-    "(docs/faults.md)"
+    "(lists of a sweep by slashes); default: none"
 }
 OF_RANKS = ("kill", "freeze")
 AT_ONCE = ("kill", "restart")  # the others last
@@ -83,8 +83,8 @@ class Fault:
 
 def of(settings: dict[str, str], spec: RunSpec) -> tuple[Fault, ...]:
     """The faults that FAULT= names, which this run can have. Raises SpecError."""
-    text = settings.get(SETTING)
-    if text is None:
+    text = settings.get(SETTING, NONE)
+    if text.strip() == NONE:
         return ()
     found = tuple(_fault(part.strip(), spec) for part in text.split(";"))
     for one, other in combinations(found, 2):
@@ -93,6 +93,13 @@ def of(settings: dict[str, str], spec: RunSpec) -> tuple[Fault, ...]:
         if _overlap(one, other):
             raise SpecError(SETTING, text, f"{one} and {other} may overlap; give both in seconds, one after the other")
     return found
+
+
+def in_time(faults: Iterable[Fault], before: int, last: int) -> None:
+    """Raise SpecError for a fault whose step never comes, where a run does steps `before` + 1 to `last`."""
+    for fault in faults:
+        if fault.step is not None and not before < fault.step <= last:
+            raise SpecError(SETTING, fault, f"the run does steps {before + 1} to {last}")
 
 
 def _fault(text: str, spec: RunSpec) -> Fault:

@@ -1,7 +1,8 @@
 """Brings about the faults of a run when they are due, and takes them back: each strikes once, whatever restarts.
 
-The supervisor calls in from its loop; what takes time is done by one thread, one thing after another, and is told from
-the loop again. A fault ends at the latest with the attempt that it struck.
+The supervisor calls in from its loop; what takes time is done by a thread for nodes, one thing after another, and one
+for ranks, whose signals do not wait for what nodes take. It is told from the loop again. A fault ends at the latest
+with the attempt that it struck.
 """
 
 import time
@@ -40,7 +41,7 @@ class Injector:
     def __init__(self, place: Runtime, on_event: Callable[[events.Event], None]):
         self.place, self.on_event = place, on_event
         self.records = [Record(fault) for fault in place.faults]
-        self._worker = ThreadPoolExecutor(1)  # its thread is started by the first fault
+        self._of_nodes, self._of_ranks = ThreadPoolExecutor(1), ThreadPoolExecutor(1)  # threads start with a fault
         self._said: SimpleQueue[events.Event] = SimpleQueue()
         self._zero: float | None = None  # monotonic seconds at which the first step of the run began
         self._unix_zero = 0.0
@@ -60,9 +61,9 @@ class Injector:
         now = time.monotonic()
         for record in self.records:
             if not record.striking and self._training and self._is_due(record.fault, now):
-                record.striking = self._worker.submit(self._strike, record, ranks)
+                record.striking = self._worker(record).submit(self._strike, record, ranks)
             elif record.due is not None and now >= record.due and not record.relieving:
-                record.relieving = self._worker.submit(self._relieve, record, ranks)
+                record.relieving = self._worker(record).submit(self._relieve, record, ranks)
         self._tell()
 
     def end(self, ranks: Sequence[RankState]) -> None:
@@ -73,14 +74,15 @@ class Injector:
         wait([record.striking for record in self.records if record.striking])
         for record in self.records:
             if record.striking and not record.relieving:
-                record.relieving = self._worker.submit(self._relieve, record, ranks)
+                record.relieving = self._worker(record).submit(self._relieve, record, ranks)
         wait([record.relieving for record in self.records if record.relieving])
         self._training, self._step = False, 0
         self._tell()
 
     def close(self) -> None:
         """The run is over. Warns of faults that it did not come to."""
-        self._worker.shutdown()
+        self._of_nodes.shutdown()
+        self._of_ranks.shutdown()
         for record in self.records:
             if not record.striking:
                 text = f"FAULT={record.fault}: the run ended before it was due"
@@ -99,6 +101,9 @@ class Injector:
             for record in self.records
         ]
 
+    def _worker(self, record: Record) -> ThreadPoolExecutor:
+        return self._of_ranks if record.fault.kind in OF_RANKS else self._of_nodes
+
     def _is_due(self, fault: Fault, now: float) -> bool:
         return self._step >= fault.step if fault.step is not None else now - self._zero >= fault.at_seconds
 
@@ -106,12 +111,14 @@ class Injector:
         fault, asked = record.fault, time.monotonic()
         record.began, record.step = CLOCK.now(), self._step
         try:
-            if fault.kind in OF_RANKS:
-                ranks[fault.target].handle.signal(SIGNALS[fault.kind][0])
-            else:
+            if fault.kind not in OF_RANKS:
                 self.place.strike(fault)
-        except UserError as error:
-            record.error = f"could not be brought about: {error}"
+            elif _lives(rank := ranks[fault.target]):
+                rank.handle.signal(SIGNALS[fault.kind][0])
+            else:
+                raise UserError(f"rank {fault.target} had ended by then")
+        except Exception as error:  # of a thread's nobody would hear
+            record.error = f"could not be brought about: {_text(error)}"
         if fault.lasts_seconds is not None:
             record.due = time.monotonic() + fault.lasts_seconds
         self._say(record, "begin", time.monotonic() - asked)
@@ -121,10 +128,10 @@ class Injector:
         try:
             if fault.kind not in OF_RANKS:
                 self.place.relieve(fault)
-            elif SIGNALS[fault.kind][1]:
-                ranks[fault.target].handle.signal(SIGNALS[fault.kind][1])
-        except UserError as problem:
-            error = f"could not be taken back: {problem}"
+            elif SIGNALS[fault.kind][1] and _lives(rank := ranks[fault.target]):
+                rank.handle.signal(SIGNALS[fault.kind][1])
+        except Exception as problem:
+            error = f"could not be taken back: {_text(problem)}"
         record.ended, record.error = CLOCK.now(), record.error or error
         self._say(record, "end", time.monotonic() - asked)
 
@@ -143,3 +150,12 @@ class Injector:
                 self.on_event(self._said.get_nowait())
         except Empty:
             return
+
+
+def _lives(rank: RankState) -> bool:
+    """Whether its process can still be signalled, and is wanted."""
+    return bool(rank.handle) and not (rank.ended or rank.exited or rank.finished or rank.lost)
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"

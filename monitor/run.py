@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from monitor import data, recovery, results, resume, runtime, summary
+from monitor import data, faults, recovery, results, resume, runtime, summary
 from monitor.clock import CLOCK
 from monitor.conditions import SETTINGS, Conditions
 from monitor.errors import BAD_INPUT, FAILED, UserError, refuse_unknown
@@ -95,6 +95,8 @@ def run(settings: dict[str, str], say: Console, began: float, stop: Stop) -> dic
         spec = replace(spec, data=prepared.manifest["name"])
     if spec.batch > prepared.manifest["train_samples"]:
         raise SpecError("BATCH", spec.batch, f"the training set has {prepared.manifest['train_samples']} images")
+    last = spec.steps or (spec.epochs or 0) * (prepared.manifest["train_samples"] // spec.batch)
+    faults.in_time(place.faults, source.step if source else 0, last)
     place.push_data(prepared.path)
     stop.running()
     recorder = Recorder(place, spec, prepared, runs, say, began, stop, source, restarts)

@@ -285,6 +285,7 @@ class DockerRuntime(Runtime):
                     raise
                 problem = str(error)
             if problem is None:
+                self._faults.mend([fact["shaped"] for fact in facts])
                 self._port = facts[0]["free_port"]
                 return
             if time.monotonic() > until:

@@ -32,6 +32,7 @@ class NodeFaults:
         self._touched = touched
         self._own = list(links) or [None] * len(nodes)
         self._links: list[Link | None] = list(self._own)  # as they are now
+        self._groups: Sequence[Sequence[int]] = ()  # that do not reach each other
         self._cut: list[list[str]] = [[] for _ in nodes]  # addresses that each does not reach
 
     def refuse(self, faults: Sequence[Fault]) -> None:
@@ -63,6 +64,7 @@ class NodeFaults:
             case "restart":
                 with engine.guard():
                     node.restart(timeout=0)
+                self._join(fault.target)
 
     def relieve(self, fault: Fault) -> None:
         """Raises UserError."""
@@ -82,8 +84,28 @@ class NodeFaults:
             if problem := limits.wrong(limits.now(node), wanted):
                 raise UserError(f"node {node.name}: {problem}")
 
-    def _part(self, groups: Sequence[Sequence[int]]) -> None:
-        """Let the groups not reach each other, and all nodes but these each other; no groups: all reach all."""
+    def mend(self, shaped: Sequence[bool]) -> None:
+        """Shape again the links of nodes that were away: they came back without. `shaped`: what each says of itself.
+
+        Raises UserError.
+        """
+        for number, there in enumerate(shaped):
+            if not there:
+                self._join(number)
+
+    def _join(self, number: int) -> None:
+        """The node's network is a new one, with nothing of what shaped the old, and its address may be another."""
+        self._cut[number] = []
+        link = self._links[number]
+        if number not in self._part(self._groups) and link and link.shapes:
+            self._shape(number)
+
+    def _part(self, groups: Sequence[Sequence[int]]) -> list[int]:
+        """Let the groups not reach each other, and all nodes but these each other; no groups: all reach all.
+
+        Returns the nodes for which that was a change.
+        """
+        self._groups = groups
         side = {node: i for i, group in enumerate(groups) for node in group}
         before = self._cut
         with engine.guard():
@@ -95,6 +117,7 @@ class NodeFaults:
         changed = [node for node, (old, new) in enumerate(zip(before, self._cut, strict=True)) if old != new]
         with ThreadPoolExecutor(max(1, len(changed))) as pool:
             list(pool.map(self._shape, changed))
+        return changed
 
     def _shape(self, node: int) -> None:
         self._touched.add(self._nodes[node].name)

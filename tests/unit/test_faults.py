@@ -1,10 +1,12 @@
 """FAULT=: what it says is what is kept, and what cannot be is one line before anything starts."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor import faults
+from monitor import cells, faults
 from monitor.conditions import Conditions, Unavailable
 from monitor.faults import AT_ONCE, KINDS, Fault
 from trainer.spec import RunSpec, SpecError
@@ -116,6 +118,22 @@ def test_what_does_not_overlap_goes_together(text):
 
 def test_without_steps_any_step_will_do():
     assert of("kill:1@step=5000", RunSpec(nodes=4, batch=8, steps=None, epochs=3))
+
+
+def test_a_step_that_never_comes_is_refused_once_it_is_known_which_do():
+    """EPOCHS: with the data; RESUME: with the checkpoint."""
+    faults.in_time(of("kill:1@step=21; kill:2@9s"), 20, 40)
+    for number in (20, 41):
+        with pytest.raises(SpecError, match=f"FAULT=kill:1@step={number}: the run does steps 21 to 40"):
+            faults.in_time(of(f"kill:1@step={number}", RunSpec(nodes=4, batch=8, steps=50)), 20, 40)
+
+
+def test_none_is_a_value_for_the_lists_of_a_sweep():
+    assert of("none") == ()
+    place = SimpleNamespace(name="docker", default_nodes=4)
+    made, refused = cells.product({"FAULT": "none/kill:2@step=20;kill:3@step=20"}, 1, place)
+    assert [cell.words["FAULT"] for cell in made] == ["none", "kill:2@step=20;kill:3@step=20"]
+    assert refused == []
 
 
 def test_local_ranks_are_killed_and_frozen_and_nothing_else():

@@ -1,5 +1,6 @@
 """Faults are brought about when they are due, once, and taken back: scripted time, ranks and nodes."""
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ from scripted import ScriptedRuntime, exited, ready, step
 from monitor import faults, injection
 from monitor.errors import UserError
 from monitor.injection import Injector
+from monitor.links import Link
 from monitor.recovery import Recovery
 from monitor.runtime.base import Job
 from monitor.runtime.node_faults import NodeFaults
@@ -151,6 +153,51 @@ def test_what_cannot_be_done_is_told_and_tried_to_be_taken_back(monkeypatch, can
     assert bed.moments[-1] == ("partition:0|1", "end", says)
 
 
+@pytest.mark.parametrize("how", ["exited", "ended", "finished", "lost"])
+@pytest.mark.parametrize("kind", ["kill", "freeze"])
+def test_a_rank_that_has_ended_by_then_suffers_nothing_and_it_is_told(monkeypatch, kind, how):
+    bed = Bed(f"{kind}:1@step=1", monkeypatch)
+    setattr(bed.ranks[1], how, True)
+    bed.did(1)
+    bed.tick()
+    assert bed.signals == [[], [], []]
+    assert bed.moments == [(f"{kind}:1", "begin", "could not be brought about: rank 1 had ended by then")]
+
+
+def test_a_rank_that_was_never_started_is_no_crash(monkeypatch):
+    bed = Bed("kill:1@step=1", monkeypatch)
+    bed.ranks[1].handle = None
+    bed.did(1)
+    bed.tick()
+    assert bed.moments == [("kill:1", "begin", "could not be brought about: rank 1 had ended by then")]
+
+
+def test_a_rank_is_struck_at_once_while_a_node_is_still_being_struck(monkeypatch):
+    """Cutting a node off takes the engine seconds: a freeze that is due meanwhile must not wait, nor end late."""
+    bed, let = Bed("partition:0|1@step=1; kill:2@step=1", monkeypatch), threading.Event()
+    bed.place.strike = lambda fault: let.wait(30)
+    bed.did(1)
+    bed.injector.tick(bed.ranks)
+    bed.injector.records[1].striking.result(10)
+    assert bed.signals == [[], [], ["KILL"]]
+    assert not bed.injector.records[0].striking.done()
+    let.set()
+    bed.injector.end(bed.ranks)
+
+
+@pytest.mark.parametrize("method", ["strike", "relieve"])
+def test_what_nobody_thought_of_is_told_too(monkeypatch, method):
+    def fail(fault):
+        raise ValueError("no JSON")
+
+    bed = Bed("slow:1@step=1,cpus=0.1", monkeypatch)
+    setattr(bed.place, method, fail)
+    bed.did(1)
+    bed.tick()
+    bed.injector.end(bed.ranks)
+    assert bed.injector.told()[0]["error"].endswith("ValueError: no JSON")
+
+
 def test_no_fault_strikes_twice_and_none_before_the_next_attempt_trains(monkeypatch):
     bed = Bed("kill:1@step=2; kill:2@step=4; kill:0@5s", monkeypatch)
     bed.did(2)
@@ -263,6 +310,26 @@ def test_a_partition_cuts_both_ways_beside_a_link_and_goes_before_it(nodes):
 def test_a_node_that_no_group_names_reaches_all(nodes):
     nodes.faults.strike(nodes.of("partition:0|1@1s")[0])
     assert nodes.net == {"trainer-0": (None, ["10.0.0.1"]), "trainer-1": (None, ["10.0.0.0"])}
+
+
+def test_a_node_that_is_restarted_gets_its_link_and_its_cut_back(nodes):
+    """Its network is a new one, without what shaped the old."""
+    cut, link, restart = nodes.of("partition:0|1@1s; link:1@1s,rate=10mbit; restart:1@2s")
+    nodes.faults.strike(cut)
+    nodes.faults.strike(link)
+    nodes.net.clear()
+    nodes.nodes[1].attrs["NetworkSettings"]["Networks"]["cluster"]["IPAddress"] = "10.0.0.9"
+    nodes.faults.strike(restart)
+    assert nodes.net == {"trainer-1": (10_000_000, ["10.0.0.0"]), "trainer-0": (None, ["10.0.0.9"])}
+
+
+def test_a_node_that_came_back_by_itself_gets_its_link_back(nodes):
+    """A run with RATE and RESTARTS whose node died: Docker starts it again, with nothing on its interface."""
+    link = Link(10_000_000)
+    given = [{"cpus": 0.5, "memory_bytes": 2**30}] * 3
+    mended = NodeFaults(None, "p", nodes.nodes, given, [link, link, Link()], nodes.touched)
+    mended.mend([True, False, False])
+    assert nodes.net == {"trainer-1": (10_000_000, [])}
 
 
 def test_a_restart_is_at_once(nodes):
