@@ -45,8 +45,8 @@ def panel(dashboard: str, title: str, legend: str | None = None) -> Query:
 
 def over_all(query: Query, window: Window) -> Query:
     """The query's value at the end of the window, its rates taken over all of it."""
-    seconds = round(window.end - window.start)
-    return replace(query, instant=True, expression=query.expression.replace("$__rate_interval", f"{seconds}s"))
+    milliseconds = round(1000 * (window.end - window.start))
+    return replace(query, instant=True, expression=query.expression.replace("$__rate_interval", f"{milliseconds}ms"))
 
 
 def last(cluster, query: Query, window: Window, label: str) -> dict[str, float]:
@@ -77,12 +77,13 @@ def scraped(cluster, node: str, since: float) -> None:
     wait_until(lambda: any(float(s["value"][1]) >= since for s in prometheus.query(cluster.prometheus_url, ask)))
 
 
-def between_scrapes(cluster, node: str, window: Window) -> float:
-    """Seconds from the first to the last scrape of the node in the window."""
+def between_scrapes(cluster, node: str, window: Window) -> Window:
+    """From a node's first scrape in the window to its last: over this, rate() has nothing to extrapolate."""
     query = f'syncbed_node_network_receive_bytes_total{{node="{node}"}}[{round(window.end - window.start)}s]'
     words = urlencode({"query": query, "time": window.end})
     (series,) = get(f"{cluster.prometheus_url}/api/v1/query?{words}")["data"]["result"]
-    return series["values"][-1][0] - series["values"][0][0]
+    first, last = (series["values"][i][0] for i in (0, -1))
+    return replace(window, start=first - 0.001, end=last)
 
 
 @pytest.fixture(scope="module")
@@ -186,13 +187,12 @@ def test_bytes_per_step_are_the_formula(trained, cluster):
 
 
 def test_network_is_what_the_interfaces_counted(trained, cluster):
-    for title, way in (("Network received", 0), ("Network sent", 1)):
-        query = over_all(panel("Cluster", title), trained.around)
-        shown = last(cluster, query, trained.around, "node")
-        for rank, counted in enumerate(trained.traffic):
-            # rate() is the growth between the first and the last scrape of the range, over the time between these.
-            seconds = between_scrapes(cluster, f"trainer-{rank}", trained.around)
-            assert shown[f"trainer-{rank}"] * seconds == pytest.approx(counted[way], rel=0.05), (title, rank)
+    for rank, counted in enumerate(trained.traffic):
+        window = between_scrapes(cluster, f"trainer-{rank}", trained.around)
+        for title, way in (("Network received", 0), ("Network sent", 1)):
+            shown = last(cluster, over_all(panel("Cluster", title), window), window, "node")[f"trainer-{rank}"]
+            growth = shown * (window.end - window.start)
+            assert growth == pytest.approx(counted[way], rel=0.05), (title, rank)
 
 
 def test_cpu_is_what_the_engine_counts(cluster):
