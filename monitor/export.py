@@ -17,6 +17,7 @@ from pathlib import Path
 
 from monitor import engine, images, results, summary
 from monitor.errors import RunFailed, UserError
+from monitor.machine import own_version
 from trainer.checkpoint_folder import FOLDER as CHECKPOINTS
 from trainer.checkpoint_folder import MODEL, DamagedError, complete_ones, verify
 
@@ -64,7 +65,7 @@ def export(run: str, runs: Path) -> Path:
         raise UserError(f"RUN={run}: {error}") from None
     of_the_end = result.get("steps") == int(checkpoints[-1].name[5:])
     scores = {name: result.get(name) if of_the_end else None for name in ("test_accuracy", "test_loss")}
-    facts = json.dumps({"run": result["id"], "metrics": scores, "syncbed": results.own_version()})
+    facts = json.dumps({"run": result["id"], "metrics": scores, "syncbed": own_version()})
     here = all(importlib.util.find_spec(name) for name in ("torch", "safetensors"))
     try:
         with tempfile.TemporaryDirectory(dir=home, prefix=f".{FOLDER}-") as work:

@@ -7,17 +7,16 @@ import errno
 import json
 import math
 import os
-import platform
 import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
 
 from monitor.errors import UserError
+from monitor.machine import host, own_version
 from monitor.recovery import Attempt
 from monitor.sampling import Row, summarise
 from monitor.verdict import Failure, RankState
@@ -224,35 +223,6 @@ def seconds(
         "evaluation": evaluated.seconds if evaluated else None,
         "total": ended - began,
     }
-
-
-def host() -> dict:
-    """The machine that holds the nodes, as far as the orchestrator can see it."""
-    return {
-        "system": platform.platform(),
-        "cpu": cpu_model(),
-        "cores": psutil.cpu_count(),
-        "memory_bytes": psutil.virtual_memory().total,
-    }
-
-
-def cpu_model() -> str:
-    """The processor's name from /proc/cpuinfo, or what the platform module knows."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
-    )
-
-
-def own_version() -> str:
-    """syncbed's version; "source" when it runs from a folder that was never installed."""
-    try:
-        return version("syncbed")
-    except PackageNotFoundError:
-        return "source"
 
 
 def reserve(folder: Path, classes: int) -> None:

@@ -65,11 +65,11 @@ class Run:
         )
         self.sync.begin(self.optimizer, self.steps)
         self.metrics = metrics or NoMetrics()
-        self.board = Board(out, wire.rank) if spec.tensorboard and out else NoBoard()
-        if wire.rank == 0:
-            self.board.graph(self.model, data.shape)
         self._told_not_finite = False
         self.steps_before = self._resume(resume) if resume else 0
+        self.board = Board(out, wire.rank, self.steps_before + 1) if spec.tensorboard and out else NoBoard()
+        if wire.rank == 0:
+            self.board.graph(self.model, data.shape)
         self.wire.take_bytes()  # start-up traffic belongs to no step
         hint = bf16_hint and spec.precision == "fp32"
         steps = self.steps, self.batches.steps_per_epoch

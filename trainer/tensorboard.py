@@ -29,17 +29,17 @@ class NoBoard:
 
 
 class Board:
-    """Writes one rank's folder. Raises InputError when the package is not installed. The package is imported here,
-    and only here: that takes a second.
+    """Writes one rank's folder, from step `first` on: what stands there of later ones, a restart has lost. Raises
+    InputError when the package is not installed. The package is imported here, and only here: that takes a second.
     """
 
-    def __init__(self, out: Path, rank: int):
+    def __init__(self, out: Path, rank: int, first: int = 1):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             text = f"TENSORBOARD=1: {error}; `make run TENSORBOARD=1` installs it, TENSORBOARD=0 does without"
             raise InputError(text) from None
-        self._writer = SummaryWriter(str(out / FOLDER / f"rank-{rank}"), flush_secs=FLUSH_SECONDS)
+        self._writer = SummaryWriter(str(out / FOLDER / f"rank-{rank}"), purge_step=first, flush_secs=FLUSH_SECONDS)
 
     def graph(self, model, image_shape: tuple[int, int, int]) -> None:
         """The graph of the model in evaluation, for images of (channels, height, width). Nothing of it is changed."""

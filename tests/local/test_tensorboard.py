@@ -7,7 +7,7 @@ import pytest
 from orchestrator import Orchestrator
 
 from trainer.data.prepared import InputError
-from trainer.events import PHASES
+from trainer.events import PHASES, Step
 from trainer.tensorboard import Board
 
 
@@ -36,6 +36,22 @@ def test_scalars_are_the_events_and_the_graph_is_there(tmp_path):
     nodes = "\n".join(node.name for node in read_graph(accumulators, run.run / "tensorboard/rank-0"))
     assert "Conv2d" in nodes
     assert "Linear" in nodes
+
+
+def test_what_a_restart_lost_is_not_shown(tmp_path):
+    accumulators = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason="no tensorboard"
+    )
+    for first, losses in ((1, [4.0, 3.0, 9.0]), (3, [2.0, 1.0])):
+        board = Board(tmp_path, 0, first)
+        for number, loss in enumerate(losses, first):
+            figures = {"epoch": 1, "accuracy": 0.5, "samples": 4, "seconds": dict.fromkeys(PHASES, 0.1)}
+            figures |= {"step_seconds": 0.5, "sent_bytes": 1, "received_bytes": 1, "time": 10.0 * first + number}
+            board.step(Step(rank=0, step=number, loss=loss, **figures))
+        board.close()
+    read = accumulators.EventAccumulator(str(tmp_path / "tensorboard/rank-0"))
+    read.Reload()
+    assert [(s.step, s.value) for s in read.Scalars("loss")] == [(1, 4.0), (2, 3.0), (3, 2.0), (4, 1.0)]
 
 
 def read_graph(accumulators, folder: Path):

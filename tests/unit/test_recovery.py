@@ -1,5 +1,6 @@
 """RESTARTS=: what is restarted, from where, and what counts then. Scripted ranks; no process is started."""
 
+import io
 import json
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,9 +10,11 @@ from rich.console import Console
 from scripted import NOW, ScriptedRuntime, exited, failed
 
 from monitor import compare, figures, recovery, results
+from monitor.cells import product
 from monitor.errors import Busy, UserError
 from monitor.figures import Group
 from monitor.interrupt import Stop
+from monitor.progress import Progress
 from monitor.recorder import Recorder
 from monitor.recovery import kept, sentence
 from monitor.report import nodes
@@ -296,6 +299,27 @@ def test_what_a_restart_lost_is_not_kept():
 def test_a_number_of_restarts_that_cannot_be_is_refused(text):
     with pytest.raises(SpecError, match="RESTARTS"):
         recovery.allowed({"RESTARTS": text})
+
+
+def test_a_sweep_refuses_it_before_it_begins():
+    with pytest.raises(SpecError, match="RESTARTS=x"):
+        product({"SYNC": "ddp", "RESTARTS": "x"}, 1, SimpleNamespace(name="local", default_nodes=2))
+    cells, _ = product({"SYNC": "ddp", "RESTARTS": "0,2"}, 1, SimpleNamespace(name="local", default_nodes=2))
+    assert [cell.words["RESTARTS"] for cell in cells] == ["0", "2"]
+
+
+def test_progress_begins_anew(tmp_path):
+    out = io.StringIO()
+    with Progress(Console(file=out, width=200), ["a", "b"], 2) as progress:
+        for event in (ready(0), step(0, 1, 1), step(1, 1, 1), step(0, 2, 2)):
+            progress.take(event)
+        lost = {"kind": "killed", "message": "rank 1 was killed", "from_step": 1, "lost_steps": 1, "lost_seconds": 2.0}
+        progress.take(Restart(rank=1, attempt=1, **lost))
+        for event in (ready(0, 1), step(0, 2, 12), step(1, 2, 12)):
+            progress.take(event)
+    assert "restart 1: restarted from step 1: rank 1 was killed (1 step and 2.0 s lost)" in out.getvalue()
+    assert "step 2/6" in out.getvalue()
+    assert "4 s left" in out.getvalue()  # at the pace since the restart
 
 
 def test_none_is_the_default():
