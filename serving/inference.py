@@ -1,0 +1,64 @@
+"""TorchServe's inference interface: GET /ping, and PUT or POST /predictions/<name>[/<version>] with an image."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from time import perf_counter
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from serving.errors import Refused
+from serving.images import decode
+from serving.intake import Intake, file_in
+from serving.metrics import NO_MODEL, Metrics
+from serving.models import Models
+
+MOST_LIKELY = 5
+
+
+def routes(models: Models, intake: Intake, metrics: Metrics) -> list[Route]:
+    """Two images are decoded at once, so that what they take in memory is bounded."""
+    readers = ThreadPoolExecutor(2, "image")
+    predict = partial(_predict, models, intake, readers)
+
+    async def predictions(request: Request) -> JSONResponse:
+        return await measured(metrics, models, request, predict)
+
+    return [
+        Route("/ping", _ping),
+        Route("/predictions/{name}", predictions, methods=["PUT", "POST"]),
+        Route("/predictions/{name}/{version}", predictions, methods=["PUT", "POST"]),
+    ]
+
+
+async def measured(metrics: Metrics, models: Models, request: Request, handler) -> JSONResponse:
+    """Have `handler` answer, and count it under its model's name."""
+    began, code = perf_counter(), 500
+    name = request.path_params["name"]
+    model = name if name in models.names() else NO_MODEL
+    try:
+        answer = await handler(request)
+        code = answer.status_code
+        return answer
+    except Refused as refused:
+        code = refused.status
+        raise
+    finally:
+        metrics.answered(model, code, began)
+
+
+async def _ping(request: Request) -> JSONResponse:
+    return JSONResponse({"status": "Healthy"})
+
+
+async def _predict(models: Models, intake: Intake, readers: ThreadPoolExecutor, request: Request) -> JSONResponse:
+    model = models.find(request.path_params["name"], request.path_params.get("version"))
+    model.batcher.refuse_if_full()
+    async with intake.body(request) as body:
+        content = await file_in(request, body)
+        pixels = await asyncio.get_running_loop().run_in_executor(readers, decode, content, tuple(model.about.shape))
+    found = (await model.batcher(pixels[None]))[0, 1]
+    likely = found.argsort()[::-1][:MOST_LIKELY]
+    return JSONResponse({model.about.classes[i]: float(found[i]) for i in likely})

@@ -1,0 +1,160 @@
+"""Three HTTP servers on one event loop: predictions, management, metrics.
+
+uvicorn speaks HTTP. It has no time limit for the head of a request, so the protocol here adds one; bodies are bounded
+in serving/intake.py. Its own handling of signals, which would end the process by the signal, is left out.
+"""
+
+import asyncio
+import socket
+from contextlib import contextmanager
+
+import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from serving import inference, management, v2
+from serving.errors import Refused
+from serving.intake import Intake
+from serving.metrics import Metrics
+from serving.models import Models
+
+HEAD_SECONDS, HEAD_BYTES = 10.0, 64 << 10
+DRAIN_SECONDS = 2  # for what is in flight; Docker kills after 3 (stop_grace_period)
+CONNECTIONS = 900  # open at once on a port; a process may usually have 1024 files
+
+
+class Protocol(HttpToolsProtocol):
+    """Closes a connection whose request head is not whole within HEAD_SECONDS or HEAD_BYTES."""
+
+    _timer = None
+    _head_bytes = 0
+
+    def connection_made(self, transport) -> None:
+        super().connection_made(transport)
+        self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._head_is_whole()
+        elif not self.transport.is_closing():
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES:
+                self._too_slow()
+            elif self._timer is None:
+                self._expect_head()
+
+    def connection_lost(self, exc) -> None:
+        self._head_is_whole()
+        super().connection_lost(exc)
+
+    def _expect_head(self) -> None:
+        self._timer = self.loop.call_later(HEAD_SECONDS, self._too_slow)
+
+    def _head_is_whole(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._head_bytes = None, 0
+
+    def _too_slow(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
+            self.transport.close()
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self):
+        yield
+
+
+def applications(models: Models, intake: Intake, metrics: Metrics) -> list[Starlette]:
+    """Those of the three ports."""
+
+    def figures(request: Request) -> Response:
+        metrics.serves(models.all())
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    routed = (
+        [*inference.routes(models, intake, metrics), *v2.routes(models, intake, metrics)],
+        management.routes(models),
+        [Route("/metrics", figures)],
+    )
+    handlers = {Refused: _refused, HTTPException: _no_such_page, Exception: _own_fault}
+    return [Starlette(routes=routes, exception_handlers=handlers) for routes in routed]
+
+
+def _answer(request: Request, status: int, kind: str, message: str, headers=None) -> JSONResponse:
+    """An error in the words of the protocol that was spoken."""
+    if request.url.path.startswith("/v2"):
+        return JSONResponse({"error": message}, status, headers)
+    return JSONResponse({"code": status, "type": kind, "message": message}, status, headers)
+
+
+def _refused(request: Request, error: Refused) -> JSONResponse:
+    return _answer(request, error.status, error.kind, error.message, error.headers)
+
+
+def _no_such_page(request: Request, error: HTTPException) -> JSONResponse:
+    kind = {404: "ResourceNotFoundException", 405: "MethodNotAllowedException"}.get(error.status_code, "Exception")
+    return _answer(request, error.status_code, kind, error.detail, error.headers)
+
+
+def _own_fault(request: Request, error: Exception) -> JSONResponse:
+    return _answer(request, 500, "InternalServerException", f"{type(error).__name__}")
+
+
+def listen(host: str, ports: list[int]) -> list[socket.socket]:
+    """A socket for each port; 0 is any free one. Raises OSError, whose filename is the port that cannot be had."""
+    made = []
+    for port in ports:
+        one = socket.socket()
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind((host, port))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(port)) from None
+        made.append(one)
+    return made
+
+
+async def serve(
+    sockets: list[socket.socket],
+    models: Models,
+    intake: Intake,
+    metrics: Metrics,
+    stop: asyncio.Event,
+    ready=lambda: None,
+) -> None:
+    """Serve until `stop` is set, then answer what is in flight. `ready` is called once all ports answer."""
+    await models.recall()
+    servers = [
+        _Server(
+            uvicorn.Config(
+                application,
+                http=Protocol,
+                ws="none",
+                lifespan="off",
+                access_log=False,
+                log_level="warning",
+                server_header=False,
+                limit_concurrency=CONNECTIONS,
+                timeout_graceful_shutdown=DRAIN_SECONDS,
+            )
+        )
+        for application in applications(models, intake, metrics)
+    ]
+
+    tasks = [asyncio.create_task(server.serve([one])) for server, one in zip(servers, sockets, strict=True)]
+    while not all(server.started for server in servers) and not any(task.done() for task in tasks):
+        await asyncio.sleep(0.01)
+    ready()
+    await stop.wait()
+    for server in servers:
+        server.should_exit = True
+    await asyncio.gather(*tasks)

@@ -1,0 +1,145 @@
+"""The Open Inference Protocol, version 2: health, metadata, and inference on tensors as JSON.
+
+Input `images`: UINT8 (n, channels, height, width), or the same pixels, 0 to 255, as FP32. Outputs: `probabilities` and
+`logits`, FP32 (n, classes). Normalisation is the server's.
+"""
+
+import asyncio
+import json
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from serving.errors import bad
+from serving.inference import measured
+from serving.intake import Intake
+from serving.metrics import Metrics
+from serving.models import Models, Version
+
+OUTPUTS = {"probabilities": 1, "logits": 0}  # name: where a Predictor has it
+_TYPES = {"UINT8": np.uint8, "FP32": np.float32}
+
+
+def routes(models: Models, intake: Intake, metrics: Metrics) -> list[Route]:
+    infer = partial(_infer, models, intake)
+
+    async def inference(request: Request) -> JSONResponse:
+        return await measured(metrics, models, request, infer)
+
+    async def metadata(request: Request) -> JSONResponse:
+        return JSONResponse(about(models, _asked(models, request)))
+
+    async def ready(request: Request) -> JSONResponse:
+        there = _asked(models, request).batcher.workers > 0
+        return JSONResponse({"ready": there}, 200 if there else 503)
+
+    made = [
+        Route("/v2", _server),
+        Route("/v2/health/live", lambda request: JSONResponse({"live": True})),
+        Route("/v2/health/ready", lambda request: JSONResponse({"ready": True})),
+    ]
+    for base in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
+        made += [
+            Route(base, metadata),
+            Route(f"{base}/ready", ready),
+            Route(f"{base}/infer", inference, methods=["POST"]),
+        ]
+    return made
+
+
+def _server(request: Request) -> JSONResponse:
+    try:
+        own = version("syncbed")
+    except PackageNotFoundError:  # in the image the code is a folder, not a package
+        own = "unreleased"
+    return JSONResponse({"name": "syncbed", "version": own, "extensions": []})
+
+
+def _asked(models: Models, request: Request) -> Version:
+    return models.find(request.path_params["name"], request.path_params.get("version"))
+
+
+def about(models: Models, model: Version) -> dict:
+    """A model's metadata."""
+    classes = len(model.about.classes)
+    return {
+        "name": model.name,
+        "versions": [one.version for one in models.versions(model.name)],
+        "platform": "pytorch",
+        "inputs": [{"name": "images", "datatype": "UINT8", "shape": [-1, *model.about.shape]}],
+        "outputs": [{"name": name, "datatype": "FP32", "shape": [-1, classes]} for name in OUTPUTS],
+    }
+
+
+async def _infer(models: Models, intake: Intake, request: Request) -> JSONResponse:
+    model = _asked(models, request)
+    model.batcher.refuse_if_full()
+    shape = tuple(model.about.shape)
+    async with intake.body(request) as body:
+        asked = await asyncio.get_running_loop().run_in_executor(None, read, body, shape, model.batcher.most)
+    identity, wanted, images = asked
+    found = await model.batcher(images)
+    if not np.isfinite(found).all():
+        raise bad("the model's answer is not finite: pixels are 0 to 255")
+    outputs = [
+        {
+            "name": name,
+            "datatype": "FP32",
+            "shape": [len(found), found.shape[2]],
+            "data": found[:, OUTPUTS[name]].ravel().tolist(),
+        }
+        for name in wanted
+    ]
+    said = {"model_name": model.name, "model_version": model.version, "outputs": outputs}
+    return JSONResponse(said | ({"id": identity} if identity else {}))
+
+
+def read(body: bytes, shape: tuple[int, ...], most: int) -> tuple[str, list[str], np.ndarray]:
+    """(id, names of outputs, images) of a request for inference. Raises Refused (400)."""
+    try:
+        asked = json.loads(body, parse_constant=lambda text: 1 / 0)
+    except (ValueError, RecursionError, ZeroDivisionError):
+        raise bad("the body is no JSON") from None
+    if not isinstance(asked, dict) or not isinstance(asked.get("id", ""), str):
+        raise bad("the body is no request of the Open Inference Protocol: an object with inputs")
+    inputs = asked.get("inputs")
+    if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
+        raise bad("inputs: a list of one tensor, named images")
+    outputs = asked.get("outputs") or [{"name": name} for name in OUTPUTS]
+    names = [one.get("name") if isinstance(one, dict) else None for one in outputs] if isinstance(outputs, list) else []
+    if not names or any(not isinstance(name, str) or name not in OUTPUTS for name in names):
+        raise bad(f"outputs: a list of {', '.join(OUTPUTS)}")
+    return asked.get("id", ""), list(dict.fromkeys(names)), _tensor(inputs[0], shape, most)
+
+
+def _tensor(given: dict, shape: tuple[int, ...], most: int) -> np.ndarray:
+    name, kind, size = given.get("name"), given.get("datatype"), given.get("shape")
+    if name != "images" or not isinstance(kind, str) or kind not in _TYPES:
+        raise bad("inputs: one tensor named images, of datatype UINT8 or FP32")
+    if (
+        not isinstance(size, list)
+        or any(type(n) is not int for n in size)
+        or tuple(size[1:]) != shape
+        or len(size) != 4
+    ):
+        raise bad(f"shape: [n, {', '.join(map(str, shape))}]")
+    if not 1 <= size[0] <= most:
+        raise bad(f"shape: 1 to {most} images in one request")
+    try:
+        values = np.array(given.get("data"))
+    except (ValueError, OverflowError, RecursionError):
+        raise bad("data: a list of numbers, flat or nested as shape says") from None
+    if (
+        values.dtype.kind not in "iuf"
+        or values.size != np.prod(size)
+        or values.shape not in ((values.size,), tuple(size))
+    ):
+        raise bad("data: a list of numbers, flat or nested as shape says")
+    if kind == "UINT8" and (values.dtype.kind == "f" or values.min() < 0 or values.max() > 255):
+        raise bad("data: UINT8 is whole numbers from 0 to 255")
+    with np.errstate(over="ignore"):
+        return values.reshape(size).astype(_TYPES[kind])

@@ -1,0 +1,173 @@
+"""Predictions over HTTP as TorchServe's users ask, what is refused, how it ends, and what is counted."""
+
+import json
+import socket
+import threading
+
+import pytest
+from serving_client import IMAGE, ask, form, running
+
+from serving import server
+
+
+def test_the_five_most_likely_most_likely_first_however_the_image_comes(served, expected):
+    order = expected[1].argsort()[::-1][:5]
+    body, headers = form(IMAGE)
+    answers = [
+        served.predict(IMAGE),
+        served.predict(IMAGE, method="POST"),
+        served.predict(IMAGE, "/predictions/cnn/1.0"),
+        served.predict(body, method="POST", headers=headers),
+        served.predict(IMAGE, headers={"Content-Type": "application/x-www-form-urlencoded"}, method="POST"),
+    ]
+    for answer in answers:
+        assert answer.status == 200 and answer.headers["content-type"] == "application/json"
+        assert list(answer.json) == [f"class{i}" for i in order]
+        assert list(answer.json.values()) == pytest.approx(expected[1][order].tolist(), abs=1e-6)
+
+
+def test_ping(served):
+    assert ask(served.port, "GET", "/ping").json == {"status": "Healthy"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "headers", "status", "says"),
+    [
+        ("PUT", "/predictions/dog", IMAGE, {}, 404, "Model not found: dog"),
+        ("PUT", "/predictions/cnn/7.0", IMAGE, {}, 404, "Model not found: cnn, version 7.0"),
+        ("PUT", "/predictions/cnn", b"", {}, 400, "not a whole JPEG, PNG or WebP image"),
+        ("PUT", "/predictions/cnn", b"kitten", {}, 400, "not a whole JPEG, PNG or WebP image"),
+        ("PUT", "/predictions/cnn", bytes(200_001), {}, 413, "larger than 200000 bytes"),
+        ("PUT", "/predictions/cnn", iter([bytes(150_000)] * 2), {}, 413, "larger than 200000 bytes"),
+        ("POST", "/predictions/cnn", form(IMAGE, "image")[0], form(b"")[1], 400, "no field named data"),
+        ("POST", "/predictions/cnn", b"nothing", form(b"")[1], 400, "form"),
+        ("POST", "/predictions/cnn", b"x", {"Content-Type": "multipart/form-data"}, 400, "not a multipart form"),
+        ("GET", "/predictions/cnn", None, {}, 405, "Method Not Allowed"),
+        ("GET", "/", None, {}, 404, "Not Found"),
+    ],
+)
+def test_what_cannot_be_answered_is_one_line(served, method, path, body, headers, status, says):
+    answer = ask(served.port, method, path, body, headers)
+    assert answer.status == status and answer.json["code"] == status and answer.json["type"].endswith("Exception")
+    assert says in answer.json["message"] and "\n" not in answer.json["message"]
+    assert served.predict(IMAGE).status == 200
+
+
+def test_a_slow_body_is_timed_out_and_a_slow_head_too(own_store, monkeypatch):
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.2)
+    with running(own_store, body_seconds=0.2) as made:
+        assert made.manage("POST", "/models?url=first&model_name=cnn&initial_workers=1").status == 200
+        for sent in (b"PUT /predictions/cnn HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\nabc", b"PUT /pre", b""):
+            with socket.create_connection(("127.0.0.1", made.port), 20) as slow:
+                slow.sendall(sent)
+                got = b""
+                while chunk := slow.recv(4096):  # until the server closes
+                    got += chunk
+                assert got.startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_head_without_end_is_cut_off(served):
+    with socket.create_connection(("127.0.0.1", served.port), 20) as endless, pytest.raises(OSError):
+        endless.sendall(b"GET /ping HTTP/1.1\r\n")
+        for _ in range(1000):
+            endless.sendall(b"X-Filler: " + bytes([97]) * 10_000 + b"\r\n")
+
+
+class Held:
+    """Puts itself in the place of a model's computing, and holds it until told."""
+
+    def __init__(self, made, name="cnn"):
+        batcher = made.models.find(name).batcher
+        self.may, self.computing, self._predict = threading.Event(), threading.Event(), batcher._predict
+        batcher._predict = self
+
+    def __call__(self, images):
+        self.computing.set()
+        assert self.may.wait(20)
+        return self._predict(images)
+
+
+def in_flight(made, count):
+    """That many requests, each in a thread; their answers end up in the list."""
+    answers = []
+    threads = [threading.Thread(target=lambda: answers.append(made.predict(IMAGE))) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads, answers
+
+
+def wait_until(true):
+    while not true():
+        threading.Event().wait(0.005)
+
+
+def test_a_full_queue_answers_503_with_retry_after_and_serves_on(own_store):
+    with running(own_store, capacity=2) as made:
+        made.manage("POST", "/models?url=first&model_name=cnn&initial_workers=1&batch_size=1")
+        held = Held(made)
+        threads, answers = in_flight(made, 1)
+        assert held.computing.wait(20)
+        more = in_flight(made, 2)
+        wait_until(lambda: len(made.models.find("cnn").batcher) == 2)
+        full = made.predict(IMAGE)
+        assert (
+            full.status == 503
+            and full.headers["retry-after"] == "1"
+            and "2 requests are waiting" in full.json["message"]
+        )
+        tensor = {"inputs": [{"name": "images", "datatype": "UINT8", "shape": [1, 3, 32, 32], "data": []}]}
+        assert ask(made.port, "POST", "/v2/models/cnn/infer", json.dumps(tensor)).status == 503
+        held.may.set()
+        for thread in threads + more[0]:
+            thread.join()
+        assert [answer.status for answer in answers + more[1]] == [200] * 3 and made.predict(IMAGE).status == 200
+
+
+def test_what_is_in_flight_is_answered_at_the_end_and_nothing_new_is_taken(fresh):
+    fresh.manage("POST", "/models?url=first&model_name=cnn&initial_workers=1&batch_size=1")
+    held = Held(fresh)
+    threads, answers = in_flight(fresh, 3)
+    wait_until(lambda: held.computing.is_set() and len(fresh.models.find("cnn").batcher) == 2)
+    fresh.stop()
+
+    def refuses():
+        try:
+            return fresh.predict(IMAGE, "/ping", "GET") is None
+        except ConnectionRefusedError:
+            return True
+
+    wait_until(refuses)
+    held.may.set()
+    fresh.thread.join(20)
+    for thread in threads:
+        thread.join()
+    assert [answer.status for answer in answers] == [200] * 3
+
+
+@pytest.mark.parametrize("said", ["-1", "x", "18446744073709551616", "5"])
+def test_wrong_lengths_break_nothing(served, said):
+    with socket.create_connection(("127.0.0.1", served.port), 20) as client:
+        head = f"PUT /predictions/cnn HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {said}\r\n\r\n"
+        client.sendall(head.encode() + IMAGE[:50])
+        client.shutdown(socket.SHUT_WR)
+        got = client.recv(4096)
+    assert got[9:10] in (b"4", b""), got
+    assert served.predict(IMAGE).status == 200
+
+
+def test_metrics(fresh):
+    fresh.manage("POST", "/models?url=first&model_name=cnn&initial_workers=1")
+    for body in (IMAGE, IMAGE, b"kitten"):
+        fresh.predict(body)
+    fresh.predict(IMAGE, "/predictions/dog")
+    text = ask(fresh.metrics, "GET", "/metrics").body.decode()
+    said = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert said['syncbed_serving_requests_total{code="200",model="cnn"}'] == "2.0"
+    assert said['syncbed_serving_errors_total{code="400",model="cnn"}'] == "1.0"
+    assert said['syncbed_serving_errors_total{code="404",model="none"}'] == "1.0"
+    assert said['syncbed_serving_batch_size_sum{model="cnn"}'] == "2.0"
+    assert said['syncbed_serving_request_seconds_count{model="cnn"}'] == "3.0"
+    assert said['syncbed_serving_inference_seconds_count{model="cnn"}'] == "2.0"
+    assert said['syncbed_serving_queue_requests{model="cnn"}'] == "0.0"
+    assert 'syncbed_serving_model_info{default="true",model="cnn",run="r-1",version="1.0"}' in said
+    assert float(said["syncbed_serving_process_resident_memory_bytes"]) > 0

@@ -1,0 +1,94 @@
+"""TorchServe's management interface: as it documents it, what it refuses, and what outlives a restart."""
+
+import pytest
+from serving_client import IMAGE, PIXELS, ask, png, running
+
+
+def test_management_as_torchserve_documents_it(fresh):
+    assert fresh.manage("GET", "/models").json == {"models": []}
+    made = fresh.manage("POST", "/models?url=first&model_name=vgg&initial_workers=1&synchronous=true")
+    assert (made.status, made.json) == (
+        200, {"status": 'Model "vgg" Version: 1.0 registered with 1 initial workers'},
+    )  # fmt: skip
+    assert fresh.manage("GET", "/models").json == {"models": [{"modelName": "vgg", "modelUrl": "first"}]}
+    assert "Use scale workers API" in fresh.manage("POST", "/models?url=second").json["status"]
+    page = fresh.manage("GET", "/models?limit=1").json
+    assert page == {"nextPageToken": "1", "models": [{"modelName": "second", "modelUrl": "second"}]}
+    assert fresh.manage("GET", "/models?limit=1&next_page_token=1").json["models"][0]["modelName"] == "vgg"
+    (about,) = fresh.manage("GET", "/models/vgg").json
+    assert (about["modelName"], about["modelVersion"], about["modelUrl"]) == ("vgg", "1.0", "first")
+    assert (about["minWorkers"], about["maxWorkers"], about["batchSize"], about["maxBatchDelay"]) == (1, 1, 32, 5)
+    assert [worker["status"] for worker in about["workers"]] == ["READY"]
+    assert about["jobQueueStatus"] == {"remainingCapacity": 64, "pendingRequests": 0}
+    assert about["customizedMetadata"]["run"] == "r-1"
+
+    grey = png(PIXELS[:1])
+    assert fresh.predict(grey, "/predictions/second").status == 503, "it has no workers yet"
+    assert ask(fresh.port, "GET", "/v2/models/second/ready").status == 503
+    scaled = fresh.manage("PUT", "/models/second?min_worker=2")
+    assert (scaled.status, scaled.json) == (202, {"status": "Processing worker updates..."})
+    scaled = fresh.manage("PUT", "/models/second/1.0?min_worker=3&synchronous=true")
+    assert (scaled.status, scaled.json["status"]) == (200, "Workers scaled to 3 for model: second, version: 1.0")
+    assert fresh.predict(grey, "/predictions/second").status == 200
+
+    assert (
+        fresh.manage("POST", "/models?url=second&model_name=vgg&initial_workers=1").json["status"].split()[3] == "2.0"
+    )
+    assert [one["modelVersion"] for one in fresh.manage("GET", "/models/vgg/all").json] == ["1.0", "2.0"]
+    assert fresh.manage("GET", "/models/vgg").json[0]["modelVersion"] == "2.0", "what came last is the default"
+    assert fresh.manage("PUT", "/models/vgg/1.0/set-default").status == 200
+    assert fresh.manage("GET", "/models/vgg").json[0]["modelVersion"] == "1.0"
+    assert fresh.manage("DELETE", "/models/vgg/1.0").status == 403
+    assert fresh.manage("DELETE", "/models/vgg/2.0").json == {"status": 'Model "vgg" unregistered'}
+    assert fresh.manage("DELETE", "/models/vgg").status == 200
+    assert fresh.predict(IMAGE, "/predictions/vgg").status == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/models", 400),
+        ("POST", "/models?url=http://169.254.169.254/model.mar", 400),
+        ("POST", "/models?url=file:///etc/passwd", 400),
+        ("POST", "/models?url=../first", 400),
+        ("POST", "/models?url=..", 400),
+        ("POST", "/models?url=first/../first", 400),
+        ("POST", "/models?url=%2e%2e%2ffirst", 400),
+        ("POST", "/models?url=first%00", 400),
+        ("POST", "/models?url=/etc", 400),
+        ("POST", "/models?url=served.json", 404),
+        ("POST", "/models?url=third", 404),
+        ("POST", "/models?url=first&model_name=../x", 400),
+        ("POST", "/models?url=first&model_name=x&initial_workers=99", 400),
+        ("POST", "/models?url=first&model_name=x&batch_size=0", 400),
+        ("POST", "/models?url=first&model_name=cnn", 409),
+        ("PUT", "/models/cnn?min_worker=x", 400),
+        ("PUT", "/models/cnn?min_worker=2&max_worker=1", 400),
+        ("PUT", "/models/dog?min_worker=1", 404),
+        ("PUT", "/models/cnn/9.0/set-default", 404),
+        ("DELETE", "/models/dog", 404),
+        ("DELETE", "/models/cnn/9.0", 404),
+        ("GET", "/models/dog", 404),
+        ("GET", "/models?limit=0", 400),
+        ("GET", "/models?next_page_token=-1", 400),
+        ("PATCH", "/models", 405),
+    ],
+)
+def test_management_refuses_in_one_line(served, method, path, status):
+    answer = served.manage(method, path)
+    assert answer.status == status and "\n" not in answer.json["message"]
+    assert served.manage("GET", "/models").json["models"] == [{"modelName": "cnn", "modelUrl": "first"}]
+
+
+def test_what_was_served_is_served_again_after_a_restart(own_store):
+    with running(own_store) as made:
+        made.manage("POST", "/models?url=first&model_name=cnn&initial_workers=2&batch_size=7&max_batch_delay=9")
+        made.manage("POST", "/models?url=second&model_name=cnn&initial_workers=1")
+        made.manage("PUT", "/models/cnn/1.0/set-default")
+        before = made.manage("GET", "/models/cnn/all").json
+    with running(own_store) as made:
+        after = made.manage("GET", "/models/cnn/all").json
+        assert made.manage("GET", "/models/cnn").json[0]["modelVersion"] == "1.0"
+    for one in before + after:
+        one["workers"] = len(one["workers"])
+    assert after == before and after[0]["workers"] == 2 and after[0]["batchSize"] == 7
