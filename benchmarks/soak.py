@@ -108,8 +108,8 @@ def figure(series: dict[str, list[float]]) -> str:
     """All series over the runs, each as a share of its own mean, as an SVG file."""
     lines = []
     for name, values in series.items():
-        level = statistics.fmean(values) or 1.0
-        lines.append(Series(name, list(range(1, len(values) + 1)), [value / level for value in values]))
+        level, label = statistics.fmean(values) or 1.0, name.removesuffix(", bytes")
+        lines.append(Series(label, list(range(1, len(values) + 1)), [value / level for value in values]))
     plot = Lines("soak", "Runs in a row on one cluster", "run", "share of its mean", lines, whole_x=True)
     return alone(svg(plot))
 

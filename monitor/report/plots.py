@@ -19,6 +19,7 @@ DEEP = "#0060a0"  # white letters are read on it
 INK, PAPER = "#010203", "#fdfeff"  # stand for the page's colours, and for nothing else
 FEW = 30  # points of a line that are marked each
 WIDTH, HEIGHT = 5.2, 3.2  # inches; pages scale it, and on a phone its letters must still be read
+LEGEND_ROOM = 84  # letters of a legend that fit below the axes, line and gap of an entry counted as 9
 ROOM = 56  # letters of labels that fit below bars that stand
 
 
@@ -248,11 +249,11 @@ def _matrix(plot: Matrix, axes) -> None:
 
 
 def _legend(axes, entries: int) -> None:
-    """Below the axes, so that they keep the width."""
+    """Below the axes, so that they keep the width; in as many columns as there is room for."""
     if entries > 1:
-        axes.figure.legend(
-            fontsize=8, ncols=3 if entries in (3, 5, 6, 9) else 4, loc="outside lower left", handlelength=2.6
-        )
+        longest = max(map(len, axes.get_legend_handles_labels()[1]), default=0)
+        columns = min(3 if entries in (3, 5, 6, 9) else 4, max(1, LEGEND_ROOM // (longest + 9)))
+        axes.figure.legend(fontsize=8, ncols=columns, loc="outside lower left", handlelength=2.6)
 
 
 def _short(label: str, letters: int = 40) -> str:
