@@ -5,7 +5,7 @@
 .DEFAULT_GOAL := help
 COMMANDS := images data runs report export rm compare doctor clean logs show tensorboard prometheus-snapshot dashboards-check
 TRAINING := run sweep reproduce
-TARGETS := help $(TRAINING) test soak cluster-up cluster-down cluster-status torch lint $(COMMANDS)
+TARGETS := help $(TRAINING) test chaos soak cluster-up cluster-down cluster-status torch lint $(COMMANDS)
 .PHONY: $(TARGETS)
 
 # Names of this file's own, which a value from outside would turn into part of a command.
@@ -47,6 +47,9 @@ test: .venv/.dev .venv/.torch ## unit and local tests, and the cluster tests whe
 
 soak: .venv/.ready ## many short runs on the cluster: does anything grow? (RUNS=200 PROJECT=)
 	@.venv/bin/python benchmarks/soak.py
+
+chaos: .venv/.ready ## every fault on every strategy, on the cluster: writes docs/faults.md (PROJECT=)
+	@.venv/bin/python benchmarks/chaos.py
 
 cluster-up: .venv/.ready ## build what is missing and start the cluster (NODES= CPUS= MEMORY= CA_BUNDLE= ...)
 	@.venv/bin/syncbed up --from-make

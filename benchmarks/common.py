@@ -24,8 +24,8 @@ def syncbed(*words: str) -> dict:
     return json.loads(done.stdout)
 
 
-def publish(name: str, figures: dict, spec: dict) -> None:
-    """Print the figures and keep them in benchmarks/results/, with the machine, versions and spec they belong to."""
+def publish(name: str, figures: dict, spec: dict, show: bool = True) -> None:
+    """Keep the figures in benchmarks/results/, with the machine, versions and spec they belong to; print them too."""
     versions = {package: version(package) for package in ("torch", "numpy", "docker", "prometheus-client")}
     record = {
         "command": "python " + " ".join(re.sub("^(DATA_DIR|DATA_CACHE)=.*", r"\1=...", word) for word in sys.argv),
@@ -37,4 +37,5 @@ def publish(name: str, figures: dict, spec: dict) -> None:
     text = json.dumps(record, indent=1)
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(text + "\n")
-    print(text)
+    if show:
+        print(text)
