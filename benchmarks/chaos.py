@@ -18,6 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.common import RESULTS, ROOT, publish
+from monitor.images import code_hash
 from trainer.registry import SYNCS
 
 DEADLINE = 10  # seconds, of every run
@@ -126,6 +127,9 @@ def page(record: dict) -> str:
     for sync in SYNCS:
         cells = [_cell(found.get(sync, {}).get(fault), stated(fault, sync)) for fault in FAULTS]
         lines.append(f"| `{sync}` | " + " | ".join(cells) + " |")
+    codes = {came.get("code") for own in found.values() for came in own.values()}
+    if len(codes) > 1:
+        lines += ["", f"Parts were done with {len(codes)} versions of the code, see benchmarks/results/faults.json."]
     lines += ["", *(f'- `{fault}`: `FAULT="{text}"`' for fault, text in FAULTS.items()), ""]
     return "\n".join(lines)
 
@@ -161,6 +165,7 @@ def main() -> int:
             except RuntimeError as error:
                 came = {"outcome": None, "kind": None, "seconds": None, "wrong": str(error)}
             wrong += bool(came["wrong"])
+            came["code"] = code_hash()[:12]  # parts may be done anew later
             figures.setdefault(sync, {})[fault] = came
             print(f"{sync} {fault}: {came} ({time.monotonic() - began:.0f} s)", file=sys.stderr, flush=True)
             publish("faults", figures, SETTINGS | {"STEPS": str(args.steps)}, show=False)
