@@ -181,9 +181,11 @@ def sentence(told: dict) -> str:
     """One fault of a result in words: what, when, and how it went."""
     if told["began_seconds"] is None:
         return f"{told['fault']}: the run ended before it was due"
-    until = "" if told["ended_seconds"] is None else f" to {told['ended_seconds']:.1f} s"
+    lasted = told["ended_seconds"] is not None and not told["fault"].startswith(AT_ONCE)
+    began = f"{told['began_seconds']:.1f} s"
+    when = f"from {began} to {told['ended_seconds']:.1f} s" if lasted else f"at {began}"
     failed = f": {told['error']}" if told["error"] else ""
-    return f"{told['fault']}: from {told['began_seconds']:.1f} s{until}, after step {told['step']}{failed}"
+    return f"{told['fault']}: {when}, after step {told['step']}{failed}"
 
 
 def text(told: Iterable[dict]) -> str:

@@ -34,6 +34,16 @@ class Record:
     due: float | None = None
     error: str | None = None
 
+    def told(self, zero: float = 0.0) -> dict:
+        """For results. `zero`: Unix seconds at which the first step began, from which its times count there."""
+        return {
+            "fault": str(self.fault),
+            "step": self.step,
+            "began_seconds": None if self.began is None else self.began - zero,
+            "ended_seconds": None if self.ended is None else self.ended - zero,
+            "error": self.error,
+        }
+
 
 class Injector:
     """The faults of one run, over all its attempts. All is called from one thread, which `on_event` is called in."""
@@ -90,16 +100,7 @@ class Injector:
 
     def told(self) -> list[dict]:
         """For results: of each fault when it began and ended, in seconds from the beginning of the first step."""
-        return [
-            {
-                "fault": str(record.fault),
-                "step": record.step,
-                "began_seconds": None if record.began is None else record.began - self._unix_zero,
-                "ended_seconds": None if record.ended is None else record.ended - self._unix_zero,
-                "error": record.error,
-            }
-            for record in self.records
-        ]
+        return [record.told(self._unix_zero) for record in self.records]
 
     def _worker(self, record: Record) -> ThreadPoolExecutor:
         return self._of_ranks if record.fault.kind in OF_RANKS else self._of_nodes

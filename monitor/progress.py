@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from monitor.faults import AT_ONCE
 from monitor.recovery import sentence
 from monitor.results import joined_loss
 from monitor.summary import number
@@ -68,6 +69,8 @@ class Progress:
                     self._console.print(f"checkpoint at step {event.step}: {event.bytes / 1e6:.1f} MB", highlight=False)
             case events.Warning():
                 self._console.print(f"warning: {event.message}", style="yellow", markup=False, highlight=False)
+            case events.Fault(moment="end", error=None) if event.fault.startswith(AT_ONCE):
+                pass  # its attempt has ended, and it was over long before
             case events.Fault():
                 told = f"fault {event.fault} {event.moment}s after step {event.step}"
                 told += f": {event.error}" if event.error else ""

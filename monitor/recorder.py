@@ -16,6 +16,7 @@ from rich.console import Console
 from monitor import data, results, resume
 from monitor.clock import CLOCK
 from monitor.errors import Busy, RunFailed, UserError
+from monitor.injection import Record
 from monitor.interrupt import Stop
 from monitor.progress import Progress
 from monitor.recovery import Recovery
@@ -54,7 +55,8 @@ class Recorder:
         if source:
             before = {"run": source.run_id, "step": source.step}
             say.print(f"going on from step {source.step} of run {source.run_id}", highlight=False)
-        conditions = {"limits": place.limits, "links": place.links, "faults": []}
+        conditions = {"limits": place.limits, "links": place.links}
+        conditions["faults"] = [Record(fault).told() for fault in place.faults]
         self.result = results.begin(self.job.run_id, place.name, spec, about, conditions, before)
         self._begin(len(prepared.manifest["classes"]))
         self.evaluated: events.Evaluated | None = None

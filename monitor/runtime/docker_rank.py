@@ -20,12 +20,15 @@ class Execution:
 
     def __init__(self, container, exec_id: str, run_id: str):
         self._container, self._exec_id, self._run_id = container, exec_id, run_id
+        self._node_since = _since(container)
 
     def gone(self) -> str:
         """Why it is."""
         with suppress(UserError), engine.guard():
             said = self._container.client.api.exec_inspect(self._exec_id)
             self._container.reload()
+            if self._container.status == "running" and _since(self._container) != self._node_since:
+                return "its node was restarted"
             if self._container.status == "running" and not said["Running"]:
                 code = said["ExitCode"]
                 return "its launcher was killed" if code == 137 else f"its launcher ended with exit code {code}"
@@ -35,6 +38,11 @@ class Execution:
         """Kill it and its rank. It may be stopped: then it does not see that we are gone, and would hold the node."""
         with suppress(UserError), engine.guard():
             self._container.exec_run([PYTHON, "-m", "monitor.node", "end", self._run_id])
+
+
+def _since(container) -> str:
+    """When it was started, as of its last reload."""
+    return container.attrs["State"]["StartedAt"]
 
 
 class DockerRank(RankHandle):

@@ -41,11 +41,12 @@ class NodeFaults:
             cpus = self._given[fault.target]["cpus"] if fault.kind == "slow" else None
             if cpus is not None and fault.cpus >= cpus:
                 raise UserError(f"{SETTING}={fault}: the node has {cpus:g} cores; cpus below that would do")
-        wanted = [fault.link for fault in faults if fault.kind == "link"]
+        wanted = [fault for fault in faults if fault.kind == "link"]
         cuts = [fault for fault in faults if fault.kind == "partition"]
         if wanted or cuts:
             there = wires.kinds(self._client, self._nodes[0].image.id, self._project)
-            wires.refuse_unknown_kinds(wanted, there, f"{SETTING}=link")
+            for fault in wanted:
+                wires.refuse_unknown_kinds([fault.link], there, f"{SETTING}={fault}")
             if cuts and not there["blackhole"]:
                 text = "a node's network cannot be cut here (no blackhole routes); freeze and kill would do"
                 raise UserError(f"{SETTING}={cuts[0]}: {text}")

@@ -101,13 +101,13 @@ def refuse_unknown_kinds(links: list[Link | None], there: dict[str, bool], word:
     """Raise UserError for links that need what this kernel has not. `word`: where they stand, if not as settings."""
     if not there["netem"] and any(link and link.needs_netem for link in links):
         rate = next((f"{link.rate_bits / 1e6:g}mbit" for link in links if link and link.rate_bits), "")
-        would = f"RATE={rate} alone would do" if there["tbf"] else "no link can be shaped here"
+        alone = f"rate={rate or '10mbit'}" if word else f"RATE={rate}"
+        would = f"{alone} alone would do" if there["tbf"] else "no link can be shaped here"
         text = "the engine's kernel has no netem (sch_netem), which delay, jitter and loss need"
         raise UserError(f"{word or 'DELAY, JITTER, LOSS, LINK'}: {text}; {would}")
     if not there["tbf"] and any(link and link.rate_bits for link in links):
-        raise UserError(
-            f"{word or 'RATE'}: the engine's kernel has no tbf (sch_tbf), which it needs; leave RATE and LINK out"
-        )
+        out = "leave it out" if word else "leave RATE and LINK out"
+        raise UserError(f"{word or 'RATE'}: the engine's kernel has no tbf (sch_tbf), which it needs; {out}")
 
 
 def measure(client: DockerClient, containers: list, links: list[Link]) -> list[dict]:

@@ -55,15 +55,26 @@ def test_a_launcher_that_has_ended_is_left_alone(attached):
 )
 def test_why_a_launcher_is_gone(status, running, why):
     api = SimpleNamespace(exec_inspect=lambda number: {"Running": running, "ExitCode": 137})
-    container = SimpleNamespace(client=SimpleNamespace(api=api), status=status, reload=lambda: None)
+    attrs = {"State": {"StartedAt": "2026-01-31T23:59:59.1Z"}}
+    container = SimpleNamespace(client=SimpleNamespace(api=api), status=status, reload=lambda: None, attrs=attrs)
     assert Execution(container, "x", "run").gone() == why
+
+
+def test_a_launcher_whose_node_was_started_anew_was_not_killed_by_itself():
+    """Docker restarts a node that died, or a fault did: the launcher's exit code alone would blame the launcher."""
+    node = SimpleNamespace(status="running", attrs={"State": {"StartedAt": "2026-01-31T23:59:59.1Z"}})
+    node.client = SimpleNamespace(api=SimpleNamespace(exec_inspect=lambda number: {"Running": False, "ExitCode": 137}))
+    node.reload = lambda: setattr(node, "attrs", {"State": {"StartedAt": "2026-02-01T00:00:07.1Z"}})
+    assert Execution(node, "x", "run").gone() == "its node was restarted"
 
 
 def test_an_engine_that_went_away_is_no_further_error():
     def gone(*_):
         raise docker.errors.DockerException("Connection refused")
 
-    container = SimpleNamespace(client=SimpleNamespace(api=SimpleNamespace(exec_inspect=gone)), exec_run=gone)
+    state = {"State": {"StartedAt": ""}}
+    api = SimpleNamespace(exec_inspect=gone)
+    container = SimpleNamespace(client=SimpleNamespace(api=api), exec_run=gone, attrs=state)
     execution = Execution(container, "x", "run")
     assert execution.gone() == "its node stopped or the engine went away"
     execution.end()

@@ -150,6 +150,8 @@ def test_a_result_tells_its_faults_in_words():
     assert faults.sentence(done) == "freeze:1@1s+2s: from 1.0 s to 3.1 s, after step 7"
     late = {"fault": "kill:1@9s", "step": None, "began_seconds": None, "ended_seconds": None, "error": None}
     assert faults.sentence(late) == "kill:1@9s: the run ended before it was due"
+    struck = done | {"fault": "kill:1@1s"}
+    assert faults.sentence(struck) == "kill:1@1s: at 1.0 s, after step 7"  # that its attempt ended is no end of it
     failed = done | {"ended_seconds": None, "error": "could not be brought about: no such node"}
     assert faults.sentence(failed).endswith("after step 7: could not be brought about: no such node")
     assert faults.text([done, late]) == "freeze:1@1s+2s; kill:1@9s"

@@ -1,16 +1,20 @@
 """Faults are brought about when they are due, once, and taken back: scripted time, ranks and nodes."""
 
+import json
 import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 from scripted import ScriptedRuntime, exited, ready, step
+from test_recovery import killed_at_five, recorder
 
 from monitor import faults, injection
 from monitor.errors import UserError
 from monitor.injection import Injector
 from monitor.links import Link
+from monitor.progress import Progress
 from monitor.recovery import Recovery
 from monitor.runtime.base import Job
 from monitor.runtime.node_faults import NodeFaults
@@ -344,9 +348,18 @@ def test_a_restart_is_at_once(nodes):
         (
             "link:1@1s,rate=10mbit,delay=5ms",
             (),
-            "FAULT=link: the engine's kernel has no netem.*RATE=10mbit alone would do",
+            "FAULT=link:1@1s,rate=10mbit,delay=5ms: the engine's kernel has no netem.*rate=10mbit alone would do",
         ),
-        ("link:1@1s,rate=10mbit", ("tbf",), "FAULT=link: the engine's kernel has no tbf"),
+        (
+            "kill:1@1s; link:1@1s,delay=5ms",
+            (),
+            "FAULT=link:1@1s,delay=5ms: the engine's kernel has no netem.*rate=10mbit alone would do",
+        ),
+        (
+            "link:1@1s,rate=10mbit",
+            ("tbf",),
+            "FAULT=link:1@1s,rate=10mbit: the engine's kernel has no tbf.*leave it out",
+        ),
         ("partition:0|1@1s", ("blackhole",), "cannot be cut here.*freeze and kill would do"),
     ],
 )
@@ -360,3 +373,28 @@ def test_what_they_can_have_is_not_refused(nodes):
     nodes.faults.refuse(
         nodes.of("slow:1@1s,cpus=0.4; link:1@1s,rate=10mbit; partition:0|1@1s; restart:2@2s; kill:0@1s")
     )
+
+
+def test_progress_tells_the_end_of_what_lasts_alone():
+    say = Console(record=True, width=200)
+    progress = Progress(say, ["trainer-0"], 1)
+    for fault, moment, error in (
+        ("kill:0@1s", "begin", None),
+        ("kill:0@1s", "end", None),
+        ("freeze:0@1s+1s", "end", None),
+        ("restart:0@1s", "end", "could not be taken back: the engine went away"),
+    ):
+        progress.take(events.Fault(rank=0, fault=fault, moment=moment, step=7, seconds=0.1, error=error))
+    assert say.export_text().splitlines() == [
+        "fault kill:0@1s begins after step 7",
+        "fault freeze:0@1s+1s ends after step 7",
+        "fault restart:0@1s ends after step 7: could not be taken back: the engine went away",
+    ]
+
+
+def test_a_result_names_its_faults_from_the_beginning(tmp_path):
+    """A run whose orchestrator is killed has no other result: it must not pass for one without faults."""
+    run = recorder(tmp_path, killed_at_five(), planned=faults.of({"FAULT": "kill:1@step=5"}, SPEC))
+    none = {"step": None, "began_seconds": None, "ended_seconds": None, "error": None}
+    said = json.loads((run.folder / "result.json").read_text())
+    assert said["faults"] == [{"fault": "kill:1@step=5"} | none]

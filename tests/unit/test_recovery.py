@@ -103,9 +103,10 @@ def complete(folder, number, world_size=2):
     return own
 
 
-def recorder(runs, first, *later, restarts=1, world_size=2, spec=SPEC):
+def recorder(runs, first, *later, restarts=1, world_size=2, spec=SPEC, planned=()):
     prepared = SimpleNamespace(key="key", label="a test's", manifest={"classes": ["a", "b"]})
     runtime = ScriptedRuntime(first, later=later)
+    runtime.faults = planned
     run = Recorder(runtime, spec, prepared, runs, Console(quiet=True), NOW, Stop(), None, restarts)
     runtime.fetched = lambda path: complete(run.folder, int(path[-6:]), world_size)
     return run
