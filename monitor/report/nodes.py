@@ -63,11 +63,13 @@ def time_spans(run: Run, zero: float) -> list[Span]:
 
 
 def fault_marks(run: Run) -> list[Span]:
-    """The faults of the run on the time axis that begins with the first step; one that does not last is a moment."""
+    """The faults of the run on the time axis that begins with the first step, each by its kind and target; one that
+    does not last is a moment.
+    """
     struck = [one for one in run.result.get("faults") or () if one["began_seconds"] is not None]
     lasted = [one["fault"].split(":")[0] not in AT_ONCE and one["ended_seconds"] is not None for one in struck]
     return [
-        Span(one["fault"], one["began_seconds"], one["ended_seconds" if lasts else "began_seconds"])
+        Span(one["fault"].split("@")[0], one["began_seconds"], one["ended_seconds" if lasts else "began_seconds"])
         for one, lasts in zip(struck, lasted, strict=True)
     ]
 

@@ -145,12 +145,12 @@ def _lines(plot: Lines, axes) -> None:
             _short(span.label), ((span.start + span.end) / 2, 1), xycoords=("data", "axes fraction"), ha="center",
             va="bottom", fontsize=7,
         )  # fmt: skip
-    for mark in plot.marks:
+    for mark, top in zip(plot.marks, (0.98, 0.48) * len(plot.marks), strict=False):  # neighbours do not overlap
         if mark.end > mark.start:
             axes.axvspan(mark.start, mark.end, color=COLOURS[1], alpha=0.15, linewidth=0)
         axes.axvline(mark.start, color=COLOURS[1], linewidth=0.8, linestyle=":")
         axes.annotate(
-            _short(mark.label), (mark.start, 0.98), xycoords=("data", "axes fraction"), rotation=90, ha="right",
+            _short(mark.label), (mark.start, top), xycoords=("data", "axes fraction"), rotation=90, ha="right",
             va="top", fontsize=7, color=COLOURS[1],
         )  # fmt: skip
     for i, series in enumerate(plot.series):

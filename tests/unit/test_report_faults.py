@@ -18,8 +18,8 @@ def test_faults_are_a_table_and_marks_on_the_curves_over_time():
     assert table.rows[2] == ["slow:1@9s,cpus=0.1", None, None, None, ""]
     assert run_page.fault_table({}) == run_page.fault_table({"faults": []}) == []
     marks = nodes.fault_marks(SimpleNamespace(result={"faults": FAULTS}))
-    assert marks == [Span("kill:1@step=2", 1.5, 1.5), Span("freeze:0@1s+2s", 1.0, 3.0)]
+    assert marks == [Span("kill:1", 1.5, 1.5), Span("freeze:0", 1.0, 3.0)]
     drawn = svg(Lines("n", "t", "s", "%", [Series("a", [0, 5], [1, 2])], marks=marks))
-    assert "kill:1@step=2" in drawn
-    assert "freeze:0@1s+2s" in drawn
+    assert "kill:1" in drawn
+    assert "freeze:0" in drawn
     assert nodes.fault_marks(SimpleNamespace(result={})) == []
