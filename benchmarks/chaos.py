@@ -111,8 +111,8 @@ def page(record: dict) -> str:
     lines = [
         "# What comes of faults",
         "",
-        "Made by `make chaos` ([benchmarks/chaos.py](../benchmarks/chaos.py) states what is to come of each), with",
-        f"`{record['command']}`: {machine['cores']} cores of {machine['cpu']}, {machine['system']}, "
+        "Made by `make chaos` ([benchmarks/chaos.py](../benchmarks/chaos.py) states what is to come of each; with",
+        f"`--only` and `--faults` a part is done anew): {machine['cores']} cores of {machine['cpu']}, {machine['system']}, "
         f"torch {versions['torch']}, Python {versions['python']}. Do not edit. How a fault is written is in",
         "[monitor/faults.py](../monitor/faults.py).",
         "",
