@@ -112,9 +112,9 @@ def page(record: dict) -> str:
         "# What comes of faults",
         "",
         "Made by `make chaos` ([benchmarks/chaos.py](../benchmarks/chaos.py) states what is to come of each; with",
-        f"`--only` and `--faults` a part is done anew): {machine['cores']} cores of {machine['cpu']}, {machine['system']}, "
-        f"torch {versions['torch']}, Python {versions['python']}. Do not edit. How a fault is written is in",
-        "[monitor/faults.py](../monitor/faults.py).",
+        f"`--only` and `--faults` a part is done anew): {machine['cores']} cores of {machine['cpu']},",
+        f"{machine['system']}, torch {versions['torch']}, Python {versions['python']}. Do not edit. How a fault is written",
+        "is in [monitor/faults.py](../monitor/faults.py).",
         "",
         f"The target is worker 1 and its node, `DEADLINE={DEADLINE}`. **ends**: the run ends, with the kind of error",
         "and the seconds from the fault to the end of the command; the error names the target, but for a partition,",
