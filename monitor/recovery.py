@@ -26,7 +26,6 @@ SETTINGS = {SETTING: "how often the run may go on by itself from its last checkp
 KINDS = {"killed", "frozen", "lost", "out_of_memory", "deadline", "peer"}  # of a Failure: a rank or its node was lost
 NODE_SECONDS = 90.0  # how long a node that went away is waited for
 MOST = 1000
-COUNTED = ("updates", "sent_bytes", "received_bytes")  # of events.Served
 
 
 def allowed(settings: dict[str, str]) -> int:
@@ -146,12 +145,17 @@ class Recovery:
             )
             for rank, state in enumerate(self.attempts[-1].ranks)
         ]
-        # A server tells at the very end, of the last attempt: in lock-step each step is worth the same to it.
-        most, own = (max((len(rank.steps) for rank in ranks), default=0) for ranks in (joined, self.attempts[-1].ranks))
-        for rank in joined:
-            if rank.served and own:
-                counted = {n: round(getattr(rank.served, n) * most / own) for n in COUNTED}
-                rank.served = replace(rank.served, **counted)
+        before = [s for ranks, end in kept[:-1] for state in ranks for s in _until(state.steps, end)]
+        servers = [state for state in joined if state.served]
+        both = [sum(getattr(state.served, name) for state in servers) or 1 for name in ("sent_bytes", "received_bytes")]
+        for state in servers:  # each tells at the very end, of the last attempt; what was before it, the workers know
+            own = state.served
+            state.served = replace(
+                own,
+                updates=own.updates + len({step.step for step in before}),
+                sent_bytes=own.sent_bytes + sum(s.received_bytes for s in before) * own.sent_bytes // both[0],
+                received_bytes=own.received_bytes + sum(s.sent_bytes for s in before) * own.received_bytes // both[1],
+            )
         return joined
 
     @property

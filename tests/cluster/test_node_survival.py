@@ -14,7 +14,7 @@ from trainer.checkpoint_folder import complete_ones
 from trainer.state import digest
 
 SMALL = {"NODES": 2, "MODEL": "cnn3"}
-EXACT = {"NODES": 2, "STEPS": 6, "EVERY": 2}
+EXACT = {**SMALL, "STEPS": 200, "EVERY": 50}
 END_AGENT = ["sh", "-c", "kill -KILL $(cat /proc/1/task/1/children)"]  # the container ends with its main process
 
 
@@ -43,7 +43,7 @@ def test_a_node_that_goes_away_is_waited_for_and_the_weights_are_an_undisturbed_
     result = run.result()
     (restart,) = result["restarts"]
     assert restart["kind"] in ("killed", "lost")
-    assert restart["from_step"] in (2, 4)
+    assert restart["from_step"] in (50, 100, 150)
     assert "rank 1 (trainer-1)" in restart["message"]
     assert weights(run) == weights(usual)
     for field in ("test_accuracy", "train_loss", "distinct_samples", "samples_seen", "synchronisations"):
