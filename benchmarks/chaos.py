@@ -56,7 +56,7 @@ def stated(fault: str, sync: str) -> str | None:
         return None
     if fault in ("passing", "parted"):
         return PASS
-    return WITHOUT if SYNCS[sync].survives_lost_workers and fault != "partition" else ENDS
+    return WITHOUT if SYNCS[sync].survives_lost_workers else ENDS
 
 
 def words(fault: str, sync: str, steps: int) -> dict[str, str]:

@@ -118,9 +118,14 @@ class Supervisor:
             if any(rank.busy for rank in self.ranks):
                 return True
             trouble_since = (trouble_since or now) if self._trouble(now) else None
-            patience = BLAME_SECONDS if only_blame(self.ranks) else EVIDENCE_SECONDS
+            suspects = self._suspects_of_the_cut_off()
+            patience = BLAME_SECONDS if only_blame(self.ranks) or suspects else EVIDENCE_SECONDS
             if trouble_since is not None and now - trouble_since > patience:
-                return True
+                if not self._go_on_without_the_cut_off(suspects, trouble_since):
+                    return True
+                trouble_since = None
+        if trouble_since is not None:
+            self._go_on_without_the_cut_off(self._suspects_of_the_cut_off(), trouble_since)
         return True
 
     def _listen(self, seconds: float) -> None:
@@ -196,22 +201,57 @@ class Supervisor:
     def _go_on_without(self, rank: int) -> bool:
         """Write a rank off, where the strategy goes on without it. Returns whether that is so.
 
-        It must be a worker that has taken a step, and not rank 0, whose process holds the others' store. One that
-        blames another rank is not lost itself: then something is wrong with the run.
+        One that blames another rank is not lost itself, unless it turns out to be cut off: then something is wrong with
+        the run.
         """
-        state, seat = self.ranks[rank], self.job.seats[rank]
-        survivable = SYNCS[self.job.spec.sync].survives_lost_workers and seat.role == WORKER and rank != 0
-        if not survivable or not state.steps or state.trained or (state.failed and state.failed.kind not in OWN_KINDS):
+        state = self.ranks[rank]
+        if not self._expendable(rank) or (state.failed and state.failed.kind not in OWN_KINDS):
             return False
         if state.failed and not state.exited and not state.ended:
             return True  # it is about to exit
-        state.lost = how(state)
+        self._write_off(rank, how(state))
+        return True
+
+    def _expendable(self, rank: int) -> bool:
+        """Whether the strategy can go on without it: a worker that is training, and not rank 0, whose process holds the
+        others' store.
+        """
+        state, seat = self.ranks[rank], self.job.seats[rank]
+        survives = SYNCS[self.job.spec.sync].survives_lost_workers
+        return bool(survives and seat.role == WORKER and rank != 0 and state.steps and not state.trained)
+
+    def _suspects_of_the_cut_off(self) -> dict[int, int]:
+        """If all ranks in trouble can be done without and only blame others that are in none: each, and whom it blames.
+
+        Those may have lost their network: then the blamed ones live on.
+        """
+        troubled = [rank for rank, state in enumerate(self.ranks) if not state.lost and in_trouble(state)]
+        blamed = {rank: s.failed.suspect_rank for rank in troubled if (s := self.ranks[rank]).failed}
+        known = all(blamed.get(rank) is not None and self._expendable(rank) for rank in troubled)
+        return blamed if known and not set(blamed.values()) & set(troubled) else {}
+
+    def _go_on_without_the_cut_off(self, suspects: dict[int, int], since: float) -> bool:
+        """Write them off, where there are any and whom they blame lives. Returns whether that is so."""
+        if not suspects or not all(self._lives(suspect, since) for suspect in suspects.values()):
+            return False
+        for rank, suspect in suspects.items():
+            self._write_off(rank, f"is cut off from {self._name(suspect)}")
+        return True
+
+    def _lives(self, rank: int, since: float) -> bool:
+        """Whether it did all it had to, or has been heard of long enough after that moment (monotonic seconds)."""
+        state = self.ranks[rank]
+        return not state.lost and bool(state.finished or state.heard - since > BLAME_SECONDS / 4)
+
+    def _write_off(self, rank: int, why: str) -> None:
+        """The run goes on without it."""
+        state = self.ranks[rank]
+        state.lost = why
         if not state.ended and state.handle:
             state.stopped = True
             state.handle.signal("KILL")  # should it come back to life, the others would not know it any more
-        message = f"{self._name(rank)} {state.lost} at step {state.steps[-1].step}; the others go on without it"
+        message = f"{self._name(rank)} {why} at step {state.steps[-1].step}; the others go on without it"
         self.on_event(events.Warning(rank=rank, message=message))
-        return True
 
     def _stop(self, signal: str, seconds: float) -> None:
         """Signal every rank that still runs and wait until all streams have ended, at most `seconds`."""
