@@ -47,7 +47,6 @@ KINDS = {  # of the error of a run that ends
     "restart": {"lost", "killed"},
     "partition": {"peer", "deadline"},
 }
-UNSURE = {"partition"}  # where each side blames the other, no rank is the one to blame
 
 
 def stated(fault: str, sync: str) -> str | None:
@@ -84,12 +83,20 @@ def judge(fault: str, sync: str, result: dict) -> dict:
         wrong = f"went on without ranks {lost}"
     elif outcome == ENDS:
         seconds = result["seconds"]["total"] - result["seconds"]["startup"] - struck[0]["began_seconds"]
-        if error["kind"] not in KINDS[fault] or (fault not in UNSURE and error["rank"] != target):
+        blamed = {"kill": [target], "freeze": [target], "restart": _on(int(not SYNCS[sync].one_node), result)}.get(
+            fault
+        )
+        if error["kind"] not in KINDS[fault] or (blamed and error["rank"] not in blamed):
             wrong = error["message"]
         elif seconds > NOTICED_SECONDS:
             wrong = f"only after {seconds:.0f} s"
     kind = error["kind"] if error else None
     return {"outcome": outcome, "kind": kind, "seconds": seconds and round(seconds, 1), "wrong": wrong}
+
+
+def _on(node: int, result: dict) -> list[int]:
+    """The ranks of this node: with it all of them are lost, and each may be the first that is known to be."""
+    return [rank["rank"] for rank in result["ranks"] if rank["node"] == f"trainer-{node}"]
 
 
 def run(settings: dict[str, str], seconds: float = 240) -> dict:
@@ -117,8 +124,9 @@ def page(record: dict) -> str:
         "How a fault is written is in [monitor/faults.py](../monitor/faults.py).",
         "",
         f"The target is worker 1 and its node, `DEADLINE={DEADLINE}`. **ends**: the run ends, with the kind of error",
-        "and the seconds from the fault to the end of the command; the error names the target, but for a partition,",
-        "where each side blames the other. **goes on without it**: the others finish, the result lists the worker.",
+        "and the seconds from the fault to the end of the command; the error names the target, of a restarted node any",
+        "of its ranks, and for a partition, where each side blames the other, any. **goes on without it**: the others",
+        "finish, the result lists the worker.",
         f"**-**: one node cannot be parted. Nothing takes longer than {NOTICED_SECONDS} s.",
         "",
         "| strategy | " + " | ".join(TITLES.values()) + " |",

@@ -25,6 +25,7 @@ def result(error=None, lost=(), began=2.0, problem=None):
     return {
         "error": error and {"kind": error[0], "rank": error[1], "message": f"rank {error[1]} {error[0]}"},
         "faults": [{"fault": "x", "began_seconds": began, "error": problem}],
+        "ranks": [{"rank": rank, "node": f"trainer-{rank // 2}"} for rank in range(4)],
         "lost_workers": [{"rank": rank} for rank in lost],
         "seconds": {"total": 30.0, "startup": 20.0},
     }
@@ -42,6 +43,9 @@ def result(error=None, lost=(), began=2.0, problem=None):
         ("kill", "ps_async", result(lost=[0]), "went on without ranks [0]"),
         ("kill", "ps_async", result(("killed", 1)), "rank 1 killed"),
         ("partition", "ps_async", result(("peer", 0)), None),
+        ("restart", "hogwild", result(("lost", 0)), None),
+        ("restart", "hogwild", result(("lost", 2)), "rank 2 lost"),
+        ("restart", "ring", result(("killed", 3)), None),
         ("freeze", "ring", result(("frozen", 1), began=-40.0), "only after 50 s"),
         ("passing", "ring", result(), None),
         ("passing", "ring", result(began=None), "not brought about"),
