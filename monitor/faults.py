@@ -162,13 +162,19 @@ def _check_options(fault: Fault, text: str) -> None:
             raise SpecError(SETTING, text, f"a link that shapes something: {EXAMPLES['link']}")
 
 
-def _overlap(one: Fault, other: Fault) -> bool:
-    """Whether two that last may be in force at one place at once: the end of the first would take back the second."""
-    same = (
+def at_one_place(one: Fault, other: Fault) -> bool:
+    """Whether both last, and change the same thing: one must have been taken back before the other begins."""
+    return (
         one.kind == other.kind and one.kind not in AT_ONCE and (one.kind == "partition" or one.groups == other.groups)
     )
-    if not same or one.at_seconds is None or other.at_seconds is None:
-        return same
+
+
+def _overlap(one: Fault, other: Fault) -> bool:
+    """Whether two that last may be in force at one place at once: the end of the first would take back the second."""
+    if not at_one_place(one, other):
+        return False
+    if one.at_seconds is None or other.at_seconds is None:
+        return True
     first, second = sorted((one, other), key=lambda fault: fault.at_seconds)
     return first.lasts_seconds is None or first.at_seconds + first.lasts_seconds > second.at_seconds
 

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 
 from monitor.clock import CLOCK
 from monitor.errors import UserError
-from monitor.faults import OF_RANKS, Fault
+from monitor.faults import OF_RANKS, Fault, at_one_place
 from monitor.runtime.base import Runtime
 from monitor.verdict import RankState
 from trainer import events
@@ -70,7 +70,7 @@ class Injector:
         """Begin what is due, end what has lasted, tell what was done."""
         now = time.monotonic()
         for record in self.records:
-            if not record.striking and self._training and self._is_due(record.fault, now):
+            if not record.striking and self._training and self._is_due(record.fault, now) and self._has_room(record):
                 record.striking = self._worker(record).submit(self._strike, record, ranks)
             elif record.due is not None and now >= record.due and not record.relieving:
                 record.relieving = self._worker(record).submit(self._relieve, record, ranks)
@@ -107,6 +107,11 @@ class Injector:
 
     def _is_due(self, fault: Fault, now: float) -> bool:
         return self._step >= fault.step if fault.step is not None else now - self._zero >= fault.at_seconds
+
+    def _has_room(self, record: Record) -> bool:
+        """Whether none that changes the same thing is in force: it took time to begin, and ends later than it says."""
+        others = [r for r in self.records if r is not record and r.striking and at_one_place(r.fault, record.fault)]
+        return all(other.relieving and other.relieving.done() for other in others)
 
     def _strike(self, record: Record, ranks: Sequence[RankState]) -> None:
         fault, asked = record.fault, time.monotonic()

@@ -118,6 +118,33 @@ def test_seconds_count_from_the_beginning_of_the_first_step(monkeypatch):
     assert (told["began_seconds"], told["ended_seconds"]) == (pytest.approx(10.1), pytest.approx(15.2))
 
 
+@pytest.mark.parametrize(
+    ("text", "does"),
+    [
+        ("freeze:1@1s+1s; freeze:1@2s+1s", ["STOP", "CONT", "STOP", "CONT"]),
+        ("slow:1@1s+1s,cpus=0.1; slow:1@2s+1s,cpus=0.2", ["strike", "relieve"] * 2),
+        ("link:1@1s+1s,rate=10mbit; link:1@2s+1s,rate=5mbit", ["strike", "relieve"] * 2),
+        ("partition:0|1@1s+1s; partition:1|2@2s+1s", ["strike", "relieve"] * 2),
+    ],
+)
+def test_one_that_follows_another_begins_when_that_was_taken_back(monkeypatch, text, does):
+    """The first begins late, so it ends late: its end must not take back the second."""
+    bed = Bed(text, monkeypatch)
+    done = lambda: bed.signals[1] + [what for what, _ in bed.place.done]  # noqa: E731
+    bed.did(1)
+    bed.tick(0.9)  # 1.4 s after the first step began
+    assert done() == does[:1]
+    bed.tick(0.8)
+    assert done() == does[:1]
+    bed.tick(0.3)
+    bed.tick()
+    assert done() == does[:3]
+    bed.tick(0.9)
+    assert done() == does[:3]
+    bed.tick(0.2)
+    assert done() == does
+
+
 def test_what_is_for_good_ends_with_the_run(monkeypatch):
     bed = Bed("slow:1@step=1,cpus=0.1", monkeypatch)
     bed.did(1)
