@@ -122,7 +122,7 @@ def _changed(client, settings: dict[str, str]) -> Iterator[Finding]:
         with suppress(RunFailed):
             facts = engine.node_facts(node)
             if facts["shaped"] and not facts["run"]:
-                yield Finding("links", WARN, f"{node.name}: a run that was killed left its link shaped", fix)
+                yield Finding("links", WARN, f"{node.name}: a run that was killed left its link shaped or cut", fix)
 
 
 def _docker_disk(client, info: dict) -> Iterator[Finding]:
