@@ -3,8 +3,8 @@
 # need no quoting beyond what the user's own shell asks for.
 
 .DEFAULT_GOAL := help
-COMMANDS := images data runs report export rm compare doctor clean logs show tensorboard prometheus-snapshot dashboards-check
-TRAINING := run sweep reproduce
+COMMANDS := images data runs report export serve-stop rm compare doctor clean logs show tensorboard prometheus-snapshot dashboards-check
+TRAINING := run sweep reproduce serve
 TARGETS := help $(TRAINING) test chaos soak cluster-up cluster-down cluster-status torch lint $(COMMANDS)
 .PHONY: $(TARGETS)
 
@@ -34,6 +34,7 @@ help: ## this list
 run: ## train once: on the cluster if one is up, else as local processes (SYNC= MODEL= DATA= NODES= ...)
 sweep: ## every combination of some settings (SYNC=ddp,ring NODES=1,2,4 REPEATS=3)
 reproduce: ## a report's runs, tables and verdicts (REPORT=r1 SCALE=quick)
+serve: ## a run's model behind HTTP: predictions, management, metrics (RUN=latest NAME=vgg PORT=8080)
 $(TRAINING): .venv/.ready
 	@if ! $(MAKE) --no-print-directory --question .venv/.torch; then \
 	  where=$$(.venv/bin/syncbed where --from-make) || exit $$?; \
@@ -68,6 +69,7 @@ data: ## fetch, check and prepare a data set (DATA=cifar10 DATA_DIR= MODEL=)
 runs: ## list the runs
 report: ## write a run's report.html and report.md (RUN=latest)
 export: ## a run's model as a folder to take away or to serve (RUN=latest)
+serve-stop: ## stop serving (NAME=vgg: only that model)
 prometheus-snapshot: ## keep a run's raw series before the cluster goes (RUN=latest)
 rm: ## remove runs (RUN="id id")
 compare: ## runs or a sweep side by side (RUNS="id id" or SWEEP=name, GOAL=0.8)

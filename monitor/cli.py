@@ -31,6 +31,8 @@ COMMANDS = {
     "tensorboard": ("monitor.tensorboard:command", "show what runs with TENSORBOARD=1 wrote", "syncbed tensorboard"),
     "report": ("monitor.report.command:command", "write a run's report.html and report.md", "syncbed report latest"),
     "export": ("monitor.export:command", "a run's model as a folder to take away", "syncbed export latest"),
+    "serve": ("monitor.serve:command", "a run's model behind HTTP", "syncbed serve latest NAME=vgg"),
+    "serve-stop": ("monitor.serve:stop_command", "stop serving a model, or all", "syncbed serve-stop NAME=vgg"),
     "prometheus-snapshot": (
         "monitor.snapshot:command",
         "keep a run's raw series before the cluster goes",
@@ -48,7 +50,7 @@ COMMANDS = {
     "doctor": ("monitor.doctor:command", "check this machine, say what would fix it", "syncbed doctor"),
     "clean": ("monitor.leftovers:clean", "remove what crashed runs left behind", "syncbed clean"),
 }
-TAKES_A_RUN = {"show", "report", "export", "prometheus-snapshot"}
+TAKES_A_RUN = {"show", "report", "export", "serve", "prometheus-snapshot"}
 MAKEFILE_WORDS = {"PYTHON", "PYTEST_ARGS"}  # for the Makefile itself
 
 
@@ -142,6 +144,10 @@ def settings_of(command: str) -> dict[str, str]:
         from monitor.run import NOT_IN_SPEC
 
         return RunSpec.settings_help() | NOT_IN_SPEC
+    if command == "serve-stop":
+        from monitor.serve import STOP_SETTINGS
+
+        return STOP_SETTINGS
     if command == "logs":
         from monitor.cluster_settings import LOG_SETTINGS
 

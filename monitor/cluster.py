@@ -18,6 +18,7 @@ from monitor.engine import PROJECT_LABEL, ROLE_LABEL
 from monitor.errors import RunFailed, UserError, refuse_unknown
 from monitor.images import say
 from monitor.runtime import wires
+from monitor.serve_ports import SERVICE, ports_of
 
 _SERVICE = "com.docker.compose.service"
 _HEALTHY_WITHIN_SECONDS = 240
@@ -32,20 +33,23 @@ def up(settings: dict[str, str], args) -> int:
         host = client.info()
         wanted = ClusterSettings.from_settings(settings, host["NCPU"], host["MemTotal"])
         present = containers(client, wanted.project)
-        _check_port(client, wanted.project, "PROMETHEUS_PORT", wanted.prometheus_port)
+        check_host_port(client, wanted.project, "PROMETHEUS_PORT", wanted.prometheus_port)
         paused = mending.unpause(present)
         _refuse_while_training(wanted, present)
         made = images.ensure(client, wanted.images)
         if made.grafana:
-            _check_port(client, wanted.project, "GRAFANA_PORT", wanted.grafana_port)
+            check_host_port(client, wanted.project, "GRAFANA_PORT", wanted.grafana_port)
         say(f"starting {wanted.stated()}")
         services = [*wanted.node_names(), "prometheus", *(["grafana"] if made.grafana else [])]
+        serving = ports_of(present)
+        services += [SERVICE] if serving else []
         remove_containers([c for c in present if c.labels.get(_SERVICE) not in services])
         wanted_now = [c for c in present if c.labels.get(_SERVICE) in services]
         mending.restart([c for c in wanted_now if c in paused or mending.unhealthy(c)])
         try:
             wait = ("--wait", "--wait-timeout", str(_HEALTHY_WITHIN_SECONDS))
-            engine.compose(wanted.project, wanted.variables(made), "up", "--detach", "--no-build", *wait, *services)
+            variables = wanted.variables(made) | serving
+            engine.compose(wanted.project, variables, "up", "--detach", "--no-build", *wait, *services)
         except UserError as error:
             _show_sick(client, wanted.project)
             raise error
@@ -93,7 +97,7 @@ def status(settings: dict[str, str], args) -> int:
         with ThreadPoolExecutor(16) as pool:
             held = list(pool.map(_held_by, nodes))
         rows = [{**_state(c), "run": run} for c, run in zip(nodes, held, strict=True)]
-        others = [_state(c) for c in present if c.labels.get(ROLE_LABEL) in ("prometheus", "grafana")]
+        others = [_state(c) for c in present if c.labels.get(ROLE_LABEL) in ("prometheus", "grafana", SERVICE)]
         report = {"project": name, "nodes": rows, "services": others, "urls": urls(client, name)}
     if args.json:
         print(json.dumps(report))
@@ -145,10 +149,10 @@ def containers(client: DockerClient, name: str) -> list[Container]:
 
 
 def urls(client: DockerClient, name: str) -> dict[str, str]:
-    """Where Grafana and Prometheus answer, for those that run."""
+    """Where Grafana, Prometheus and the server of models answer, for those that run."""
     found = {}
     for container in containers(client, name):
-        for bindings in container.ports.values():
+        for _, bindings in sorted(container.ports.items(), reverse=True):  # of several ports the lowest
             for binding in bindings or ():
                 found[container.labels[_SERVICE]] = f"http://{binding['HostIp']}:{binding['HostPort']}"
     return dict(sorted(found.items()))
@@ -213,7 +217,7 @@ def remove_containers(listed: list[Container]) -> list[str]:
         return sorted(filter(None, pool.map(remove, listed)))
 
 
-def _check_port(client: DockerClient, name: str, setting: str, port: int) -> None:
+def check_host_port(client: DockerClient, name: str, setting: str, port: int) -> None:
     """Raises UserError when anything but this cluster has the port."""
     if os.environ.get("DOCKER_HOST", "unix").split(":")[0] not in ("unix", "npipe"):
         return  # the port is another machine's: its engine will say so

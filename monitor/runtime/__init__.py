@@ -29,9 +29,10 @@ def choose(settings: dict[str, str]):
 
 
 def where(settings: dict[str, str], args) -> int:
-    """CLI: print the name of the runtime that a run with these settings would use."""
+    """CLI: print the name of the runtime that a run, or a server of models, with these settings would use."""
+    from monitor import serve
     from monitor.run import NOT_IN_SPEC
 
-    refuse_unknown(settings, RunSpec.settings_help() | NOT_IN_SPEC)
+    refuse_unknown(settings, RunSpec.settings_help() | NOT_IN_SPEC | serve.SETTINGS)
     print(choose(settings).name)
     return 0

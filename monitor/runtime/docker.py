@@ -25,7 +25,7 @@ from monitor.faults import Fault
 from monitor.images import code_hash
 from monitor.links import Link
 from monitor.node import LAUNCHER
-from monitor.runtime import wires
+from monitor.runtime import volumes, wires
 from monitor.runtime.base import Job, RankHandle, Runtime
 from monitor.runtime.docker_rank import PYTHON, DockerRank, Execution
 from monitor.runtime.node_faults import NodeFaults
@@ -35,7 +35,6 @@ from trainer.layout import Seat
 from trainer.spec import RunSpec
 
 NODE = "trainer-"
-NODE_UID = 10001  # of the node's user, see images/trainer/Dockerfile
 LEAST_SHM_BYTES = 64 << 20
 
 
@@ -153,6 +152,9 @@ class DockerRuntime(Runtime):
         if problem := limits.wrong(found, limits.now(self._containers[name])):
             raise UserError(f"node {name}: {problem}; {again}")
 
+    def _carry(self, volume: str, members: dict[str, Path | None]) -> None:
+        volumes.carry(self._client, self._containers["trainer-0"].image.id, self._project, volume, members)
+
     def push_data(self, folder: Path) -> None:
         self._data = f"/data/{folder.name}"
         if folder.name in self._data_present:
@@ -167,30 +169,6 @@ class DockerRuntime(Runtime):
         self._resume = f"/runs/{within}"
         folders = dict.fromkeys((job.run_id, within))
         self._carry("runs", folders | {f"{within}/{path.name}": path for path in files})
-
-    def _carry(self, volume: str, members: dict[str, Path | None]) -> None:
-        """Copy files into a volume of the cluster, by their names there; None makes a folder of the node's user.
-
-        Ranks see /data read-only: a container that is never started carries the volume while Docker unpacks into it.
-        """
-        with engine.guard(), tempfile.TemporaryFile() as bundle:
-            with tarfile.open(fileobj=bundle, mode="w") as tar:
-                for name, path in members.items():
-                    if path is None:
-                        tar.addfile(_of_the_node(name))
-                    else:
-                        tar.add(path, name, filter=_world_readable)
-            bundle.seek(0)
-            carrier = self._client.containers.create(
-                self._containers["trainer-0"].image.id,
-                labels={engine.PROJECT_LABEL: self._project},
-                volumes={f"{self._project}_{volume}": {"bind": f"/{volume}", "mode": "rw"}},
-            )
-            try:
-                if not carrier.put_archive(f"/{volume}", bundle):
-                    raise RunFailed(f"{next(iter(members))} could not be copied into the cluster's volume {volume}")
-            finally:
-                carrier.remove(force=True)
 
     def start(self, job: Job, seat: Seat, said: Queue) -> RankHandle:
         request = job.request(
@@ -318,16 +296,3 @@ def _unpack(tar: tarfile.TarFile, target: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
                 shutil.copyfileobj(tar.extractfile(member), file)
-
-
-def _of_the_node(name: str) -> tarfile.TarInfo:
-    """A folder that the node's user may write to and remove."""
-    member = tarfile.TarInfo(name)
-    member.type, member.mode, member.uid, member.gid = tarfile.DIRTYPE, 0o755, NODE_UID, NODE_UID
-    return member
-
-
-def _world_readable(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """The node's user is not the host's: what matters is that everyone may read."""
-    member.mode, member.uid, member.gid, member.uname, member.gname = 0o644, 0, 0, "", ""
-    return member

@@ -66,7 +66,7 @@ class LocalRuntime(Runtime):
         self.faults = conditions.faults
         self._cores = (os.cpu_count() or 1) / spec.nodes
         self._state = tempfile.TemporaryDirectory(prefix=STATE_PREFIX, ignore_cleanup_errors=True)
-        self._owner = _own(Path(self._state.name))
+        self._owner = own(Path(self._state.name))
         self._port = free_port()
 
     def push_data(self, folder: Path) -> None:
@@ -209,7 +209,7 @@ def sweep() -> list[str]:
     removed = []
     for folder in sorted(Path(tempfile.gettempdir()).glob(f"{STATE_PREFIX}*")):
         with suppress(OSError):  # another user's, or gone already
-            if folder.is_symlink() or folder.stat().st_uid != os.getuid() or not _ownerless(folder):
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid() or not ownerless(folder):
                 continue
             for pid in psutil.pids():  # process_iter() keeps processes by id, and kills none under an id used before
                 with suppress(psutil.Error):
@@ -222,7 +222,7 @@ def sweep() -> list[str]:
     return removed
 
 
-def _own(folder: Path):
+def own(folder: Path):
     """Mark the folder as this process's, until the file that is returned is closed or the process ends."""
     file = (folder / f"{OWNER}.part").open("w")
     fcntl.flock(file, fcntl.LOCK_EX)
@@ -230,7 +230,7 @@ def _own(folder: Path):
     return file
 
 
-def _ownerless(folder: Path) -> bool:
+def ownerless(folder: Path) -> bool:
     """Whether the process that owned this folder has ended. Raises OSError for a folder that nobody ever owned."""
     with (folder / OWNER).open() as file:
         try:

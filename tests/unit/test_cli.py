@@ -122,6 +122,8 @@ TAKES = {
     "data": ["DATA", "DATA_DIR", "MODEL", "SEED"],
     **dict.fromkeys(("runs", "show", "report", "export"), ("RUNS_DIR",)),
     "rm": ["RUN", "RUNS_DIR"],
+    "serve": ["RUN", "NAME", "PORT", "MAX_BATCH", "RUNTIME"],
+    "serve-stop": ["NAME", "PROJECT"],
     "compare": ["RUNS", "SWEEP", "GOAL"],
     "sweep": ["SYNC", "REPEATS", "NAME"],
     "reproduce": ["REPORT", "SCALE", "REPEATS"],

@@ -236,7 +236,7 @@ def test_up_starts_afresh_what_is_paused_or_unhealthy_before_compose_looks(monke
     monkeypatch.setattr(engine, "compose", composed)
     monkeypatch.setattr(images, "BUILD", tmp_path / ".build")
     monkeypatch.setattr(cluster, "containers", lambda *_: nodes)
-    monkeypatch.setattr(cluster, "_check_port", lambda *_: None)
+    monkeypatch.setattr(cluster, "check_host_port", lambda *_: None)
     monkeypatch.setattr(cluster, "_refuse_while_training", held)
     monkeypatch.setattr(cluster, "_show_sick", lambda *_: None)
     monkeypatch.setattr(images, "ensure", lambda *_: images.Images("t", "p", None))

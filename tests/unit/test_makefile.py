@@ -36,7 +36,7 @@ EVIL = [
 NAMES = ["SYNC", "RUN", "TENSORBOARD", "RUNS_DIR", "PORT", "WHEEL_INDEX", "PYTHON", "PYTEST_ARGS", "CA_BUNDLE", "VENV"]
 TARGETS = (
     "run test cluster-up cluster-down cluster-status show tensorboard images data runs doctor clean logs torch lint "
-    "dashboards-check export"
+    "dashboards-check export serve serve-stop"
 )
 
 

@@ -1,0 +1,153 @@
+"""`syncbed serve` and `serve-stop`: a run's model behind HTTP, in the cluster where one is up, else on this machine.
+
+The server (serving/) is asked over its management interface; a second `serve` registers with the one that runs.
+"""
+
+import json
+import re
+
+import requests
+
+from monitor import export, serve_cluster, summary
+from monitor.cluster_settings import DEFAULT_PROJECT, check_port, whole
+from monitor.errors import RunFailed, UserError, refuse_unknown
+from monitor.runtime import RUNTIMES
+from monitor.serve_local import LocalHost
+
+_PLACE = {
+    "RUNTIME": "docker or local; default: the cluster where one is up",
+    "PROJECT": "name of the cluster; default: syncbed",
+}
+SETTINGS = {
+    "RUN": "a run's id, or latest, which is the default",
+    "NAME": "what the model is called; default: the model's own name. A name that is served gets another version",
+    "PORT": "of predictions, on 127.0.0.1; default: 8080. Management has the next, metrics the one after",
+    "MAX_BATCH": "images that are computed together at most; default: 32",
+    "MAX_DELAY_MS": "how long a request may be held back for others to join it; default: 5",
+    "RUNS_DIR": "folder of results; default: runs",
+    **_PLACE,
+}
+STOP_SETTINGS = {"NAME": "only this model; default: all of them, and the server", **_PLACE}
+_TIMEOUT_SECONDS = 60
+
+
+def command(settings: dict[str, str], args) -> int:
+    """CLI `serve`."""
+    refuse_unknown(settings, SETTINGS)
+    asked = "PORT" in settings
+    port = whole("PORT", settings.get("PORT", "8080"), 1, 65533)
+    batching = {
+        "batch_size": whole("MAX_BATCH", settings.get("MAX_BATCH", "32"), 1, 256),
+        "max_batch_delay": whole("MAX_DELAY_MS", settings.get("MAX_DELAY_MS", "5"), 0, 10_000),
+    }
+    name = settings.get("NAME")
+    if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", name):
+        raise UserError(f"NAME={name}: letters, digits, dots, - and _, at most 80, starting with one of the first two")
+    runs = summary.runs_folder({word: settings[word] for word in ("RUNS_DIR",) if word in settings})
+    folder = export.present(args.run, runs) or export.export(args.run, runs)
+    about = json.loads((folder / export.ABOUT).read_text())
+    name, url = name or about["model"], f"{about['run']}-{about['sha256'][:8]}"
+    place = host(settings)
+    there = place.port()
+    if there is None:
+        _check_ports(port)
+        place.start(port)
+    elif asked and there != port:
+        raise UserError(f"PORT={port}: a server runs on {there} already; make serve-stop ends it")
+    port = there or port
+    if url not in _served(port):
+        place.put(folder, url)
+    version = _register(port, url, name, batching, any(word in settings for word in ("MAX_BATCH", "MAX_DELAY_MS")))
+    pages = (("predictions", f"predictions/{name}"), ("management", "models"), ("metrics", "metrics"))
+    where = {what: f"http://127.0.0.1:{port + i}/{page}" for i, (what, page) in enumerate(pages)}
+    if args.json:
+        print(json.dumps({"name": name, "version": version, "runtime": place.name, "run": about["run"], **where}))
+        return 0
+    print(f"{name} {version} is served (RUNTIME={place.name}): curl {where['predictions']} -T picture.jpg")
+    print(f"  management  {where['management']}\n  metrics     {where['metrics']}\n  make serve-stop ends it")
+    return 0
+
+
+def stop_command(settings: dict[str, str], args) -> int:
+    """CLI `serve-stop`."""
+    refuse_unknown(settings, STOP_SETTINGS)
+    place = host(settings)
+    port, name = place.port(), settings.get("NAME")
+    if name is not None:
+        if port is None or name not in _names(port):
+            have = ", ".join(_names(port)) if port else "nothing"
+            raise UserError(f"NAME={name}: not served; {have or 'nothing'} is")
+        _manage(port, "DELETE", f"/models/{name}")
+        removed = [f"model {name}"] + ([] if _names(port) else place.stop())
+    else:
+        removed = place.stop()
+    if args.json:
+        print(json.dumps({"removed": removed}))
+    else:
+        print("\n".join(f"removed {what}" for what in removed) or "nothing was served")
+    return 0
+
+
+def host(settings: dict[str, str]):
+    """Where the server is or would be. Raises UserError as monitor.runtime.choose does."""
+    wanted, project = settings.get("RUNTIME"), settings.get("PROJECT", DEFAULT_PROJECT)
+    if wanted not in (None, *RUNTIMES):
+        raise UserError(f"RUNTIME={wanted}: one of: {', '.join(RUNTIMES)}")
+    found = None
+    if wanted != "local":
+        found = serve_cluster.find(project, required=wanted == "docker" or "PROJECT" in settings)
+    return found or LocalHost()
+
+
+def _register(port: int, url: str, name: str, batching: dict, told: bool) -> str:
+    """Have the artefact served under the name; its version. `told`: the user named how to batch."""
+    present = _manage(port, "GET", f"/models/{name}/all", allowed=(404,))
+    already = next((one for one in present if one["modelUrl"] == url), None) if isinstance(present, list) else None
+    if already is None:
+        said = _manage(port, "POST", "/models", {"url": url, "model_name": name, "initial_workers": 1, **batching})
+        return re.search(r"Version: (\S+)", said["status"])[1]
+    if told and (already["batchSize"], already["maxBatchDelay"]) != tuple(batching.values()):
+        raise UserError(f"NAME={name}: served already, batched in another way; make serve-stop NAME={name} first")
+    _manage(port, "PUT", f"/models/{name}/{already['modelVersion']}/set-default")
+    return already["modelVersion"]
+
+
+def _names(port: int) -> list[str]:
+    return [one["modelName"] for one in _manage(port, "GET", "/models", {"limit": 1000})["models"]]
+
+
+def _served(port: int) -> set[str]:
+    """The artefacts that are in use."""
+    return {one["modelUrl"] for name in _names(port) for one in _manage(port, "GET", f"/models/{name}/all")}
+
+
+def _manage(port: int, method: str, path: str, words: dict | None = None, allowed=()):
+    """Ask the server; its answer as JSON. Raises RunFailed with the server's own line."""
+    try:
+        url = f"http://127.0.0.1:{port + 1}{path}"
+        with requests.Session() as session:
+            session.trust_env = False  # no proxy between us and this machine
+            answer = session.request(method, url, params=words, timeout=_TIMEOUT_SECONDS)
+        said = answer.json()
+    except (requests.RequestException, ValueError) as error:
+        raise RunFailed(f"the server on port {port} does not answer ({error}); make serve-stop ends it") from None
+    if not answer.ok and answer.status_code not in allowed:
+        raise RunFailed(f"the server refused: {said.get('message', said)}")
+    return said
+
+
+def _check_ports(port: int) -> None:
+    """Raises UserError unless the three are free."""
+
+    def taken(first: int) -> int | None:
+        for one in range(first, first + 3):
+            try:
+                check_port("PORT", one)
+            except UserError:
+                return one
+        return None
+
+    if (one := taken(port)) is not None:
+        near = next((p for p in range(port + 10, min(port + 1000, 65533), 10) if taken(p) is None), None)
+        more = f"; PORT={near} would do" if near else ""
+        raise UserError(f"PORT={port}: it and the two above it are needed, and {one} is taken{more}")

@@ -1,0 +1,73 @@
+"""The server of models in the cluster: the service `serve` of compose.yaml, its models in a volume of their own."""
+
+from pathlib import Path
+
+from docker import DockerClient
+from docker.errors import NotFound
+
+from monitor import cluster, engine
+from monitor.errors import UserError
+from monitor.images import code_hash
+from monitor.runtime import volumes
+from monitor.serve_ports import SERVICE, VARIABLES, ports_of
+
+VOLUME = "models"
+
+
+class ClusterHost:
+    """A cluster that is up, as a place for a server. Raises UserError when its image is of other code."""
+
+    name = "docker"
+
+    def __init__(self, client: DockerClient, project: str):
+        self._client, self._project = client, project
+        with engine.guard():
+            self._present = cluster.containers(client, project)
+            nodes = [c for c in self._present if c.labels[engine.ROLE_LABEL] == "node"]
+            self._image = nodes[0].image
+        if self._image.labels.get(engine.CODE_LABEL) != code_hash():
+            raise UserError("the cluster runs an older image; `make cluster-up` rebuilds it in seconds")
+        self._tag = nodes[0].attrs["Config"]["Image"]
+
+    def port(self) -> int | None:
+        """Where the server that is there answers."""
+        running = [c for c in self._present if c.status == "running"]
+        return int(ports_of(running).get("SERVE_PORT", 0)) or None
+
+    def start(self, port: int) -> None:
+        """Start the server and wait until it is healthy. Raises UserError and RunFailed."""
+        ports = {name: str(port + offset) for offset, name in enumerate(VARIABLES)}
+        with engine.guard():
+            for taken in ports.values():
+                cluster.check_host_port(self._client, self._project, "PORT", int(taken))
+        variables = {"TRAINER_IMAGE": self._tag, **ports}
+        wait = ("--wait", "--wait-timeout", "90")
+        engine.compose(self._project, variables, "up", "--detach", "--no-build", "--no-deps", *wait, SERVICE)
+
+    def put(self, folder: Path, name: str) -> None:
+        """Copy an artefact into the store."""
+        files = sorted(folder.iterdir(), key=lambda path: path.name == "model.json")
+        members = {name: None} | {f"{name}/{path.name}": path for path in files}
+        volumes.carry(self._client, self._image.id, self._project, VOLUME, members)
+
+    def stop(self) -> list[str]:
+        """Let it answer what is in flight, then remove it and its models. Returns what was removed."""
+        with engine.guard():
+            server = [c for c in self._present if c.labels[engine.ROLE_LABEL] == SERVICE]
+            for container in server:
+                container.stop(timeout=3)
+            removed = cluster.remove_containers(server)
+            try:
+                self._client.volumes.get(f"{self._project}_{VOLUME}").remove()
+            except NotFound:
+                return removed
+        return [*removed, f"volume {self._project}_{VOLUME}"]
+
+
+def find(project: str, required: bool) -> ClusterHost | None:
+    """The cluster of this name, if it is up. Raises UserError when it is required and is not."""
+    from monitor.runtime.docker import DockerRuntime
+
+    if DockerRuntime.find(project, required) is None:
+        return None
+    return ClusterHost(engine.connect(), project)
