@@ -9,10 +9,15 @@ import json
 from pathlib import Path
 from urllib.parse import urlencode
 
-from monitor.dashboards import cluster, compare, training
+from monitor.dashboards import cluster, compare, serving, training
 
 FOLDER = Path(__file__).resolve().parents[2] / "grafana" / "dashboards"
-DASHBOARDS = {"cluster": cluster.build, "training": training.build, "compare": compare.build}  # file name: builder
+DASHBOARDS = {  # file name: builder
+    "cluster": cluster.build,
+    "training": training.build,
+    "compare": compare.build,
+    "serving": serving.build,
+}
 
 
 def render() -> dict[str, str]:

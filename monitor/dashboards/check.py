@@ -48,6 +48,7 @@ class Window:
             "__range": f"{max(1, math.ceil(self.end - self.start))}s",
             "run": re.escape(self.run).replace("\\", "\\\\"),
             "node": ".*",
+            "model": ".*",
         }
         return re.sub(r"\$(\w+)", lambda match: values[match[1]], query)
 
@@ -130,7 +131,8 @@ def queries() -> Iterator[Query]:
         board = build()
         for variable in board["templating"]["list"]:
             (metric,) = re.findall(r"^label_values\((\w+), \w+\)$", variable["definition"])
-            yield Query(board["title"], f"variable {variable['name']}", variable["name"], metric, False, "")
+            _, _, empty = variable["description"].partition(MAY_BE_EMPTY)
+            yield Query(board["title"], f"variable {variable['name']}", variable["name"], metric, False, empty)
         for note in board["annotations"]["list"]:
             yield Query(board["title"], f"annotation {note['name']}", note["titleFormat"], note["expr"], False, "")
         for panel in board["panels"]:

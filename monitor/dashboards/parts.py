@@ -17,9 +17,19 @@ RUN_INFO = "syncbed_training_run_info"
 
 
 def dashboard(
-    uid: str, title: str, description: str, panels: list[dict], since: str = "now-15m", refresh: str = "5s"
+    uid: str,
+    title: str,
+    description: str,
+    panels: list[dict],
+    since: str = "now-15m",
+    refresh: str = "5s",
+    variables: list[dict] | None = None,
 ) -> dict:
-    """A whole dashboard, which refreshes by itself; with runs and nodes to choose from, and runs as annotations."""
+    """A whole dashboard, which refreshes by itself; with runs as annotations, and variables: without any given ones,
+    runs and nodes to choose from.
+    """
+    if variables is None:
+        variables = [variable("run", "Run", RUN_INFO, 2), variable("node", "Node", "syncbed_node_info", 7)]
     return {
         "uid": uid,
         "title": title,
@@ -34,14 +44,15 @@ def dashboard(
         "timezone": "browser",
         "annotations": {"list": [_runs()]},
         "links": [_links()],
-        "templating": {"list": [variable("run", "Run", RUN_INFO, 2), variable("node", "Node", "syncbed_node_info", 7)]},
+        "templating": {"list": variables},
         "panels": _placed(panels),
     }
 
 
-def variable(name: str, label: str, metric: str, sort: int) -> dict:
+def variable(name: str, label: str, metric: str, sort: int, empty: str = "") -> dict:
     """A choice of label values of a metric: several may be picked, all of them at first.
 
+    `empty`: when there is none although all is well.
     `sort`: Grafana's number of an order: 2 from Z to A, the latest run first; 7 natural, trainer-2 before trainer-10.
     """
     query = f"label_values({metric}, {name})"
@@ -49,6 +60,7 @@ def variable(name: str, label: str, metric: str, sort: int) -> dict:
         "type": "query",
         "name": name,
         "label": label,
+        "description": f"{MAY_BE_EMPTY}{empty}." if empty else "",
         "datasource": SOURCE,
         "query": {"query": query, "refId": name},
         "definition": query,

@@ -14,9 +14,10 @@ from monitor.dashboards.parts import MAY_BE_EMPTY
 
 BOARDS = {name: json.loads(text) for name, text in render().items()}
 UIDS = {"cluster.json": "syncbed-cluster", "training.json": "syncbed-training", "compare.json": "syncbed-compare"}
+UIDS |= {"serving.json": "syncbed-serving"}
 DATA_SOURCE = {"type": "prometheus", "uid": "syncbed-prometheus"}
 PANEL_TYPES = {"timeseries", "state-timeline", "heatmap", "bargauge", "trend"}  # none of graph, singlestat, table-old
-UNITS = {"none", "percentunit", "s", "bytes", "Bps", "pps"}  # ids of Grafana's unit list
+UNITS = {"none", "percentunit", "s", "bytes", "Bps", "pps", "reqps"}  # ids of Grafana's unit list
 QUERIES = [pytest.param(query, id=f"{query.dashboard}: {query.panel}: {query.legend}") for query in queries()]
 RUN = Window("20260101-000000-ddp-vgg11-4n-a.b", 1000.0, 1600.0)
 
@@ -78,7 +79,8 @@ def test_frame(file):
     assert board["schemaVersion"] >= 39
     assert "__inputs" not in board and "__requires" not in board
     assert "id" not in board  # Grafana gives its own
-    assert [v["name"] for v in board["templating"]["list"]] == ["run", "node"]
+    names = ["model"] if file == "serving.json" else ["run", "node"]
+    assert [v["name"] for v in board["templating"]["list"]] == names
     assert all(v["datasource"] == DATA_SOURCE and v["multi"] and v["includeAll"] for v in board["templating"]["list"])
     (link,) = board["links"]
     assert link["type"] == "dashboards" and set(link["tags"]) <= set(board["tags"])
@@ -107,7 +109,8 @@ def test_panel(panel):
         assert target["datasource"] == DATA_SOURCE
         assert target["legendFormat"]
         assert target["range"] != target["instant"]
-        assert panel["type"] == "state-timeline" or "$node" in target["expr"] or "$run" in target["expr"]
+        of_all = panel["type"] == "state-timeline" or "syncbed_serving_process_" in target["expr"]
+        assert of_all or any(variable in target["expr"] for variable in ("$node", "$run", "$model"))
     assert panel["options"].get("legend") or panel["type"] == "bargauge", "its bars carry the legend"
 
 

@@ -65,7 +65,7 @@ def test_a_run_is_chosen_by_its_id(prometheus, capsys):
     code, out, _ = say(capsys, "RUN=20260101-000000-a", "--json")
     told = json.loads(out)
     assert (code, told["run"], told["start"], told["end"]) == (0, "20260101-000000-a", 100.0, 160.0)
-    assert {query["dashboard"] for query in told["queries"]} == {"Cluster", "Training", "Compare"}
+    assert {query["dashboard"] for query in told["queries"]} == {"Cluster", "Training", "Compare", "Serving"}
     assert all((query["series"], query["last"], query["missing"]) == (2, 7.0, False) for query in told["queries"])
 
 
@@ -87,7 +87,8 @@ def test_a_panel_that_may_be_empty_says_why(prometheus, capsys):
 
 
 def test_only_what_depends_on_the_run_may_be_empty():
-    assert {query.panel for query in EMPTY} == {
+    assert all(query.empty for query in queries() if query.dashboard == "Serving" and "annotation" not in query.panel)
+    assert {query.panel for query in EMPTY if query.dashboard != "Serving"} == {
         "Alerts",
         "Bytes sent per step",
         "Bytes received per step",

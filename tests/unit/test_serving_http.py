@@ -5,6 +5,8 @@ import socket
 import threading
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from promql import known
 from serving_client import IMAGE, ask, form, running
 
 from serving import server
@@ -155,12 +157,20 @@ def test_wrong_lengths_break_nothing(served, said):
     assert served.predict(IMAGE).status == 200
 
 
-def test_metrics(fresh):
+def test_metrics_are_those_of_the_docs_and_count_what_was_asked(fresh):
     fresh.manage("POST", "/models?url=first&model_name=cnn&initial_workers=1")
     for body in (IMAGE, IMAGE, b"kitten"):
         fresh.predict(body)
     fresh.predict(IMAGE, "/predictions/dog")
     text = ask(fresh.metrics, "GET", "/metrics").body.decode()
+    documented = {name: found for name, found in known().items() if name.startswith("syncbed_serving_")}
+    told = {
+        (sample.name, frozenset(sample.labels) - {"le"})
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert {name for name, _ in told} == documented.keys()
+    assert all(labels | {"node", "job"} == documented[name][1] - {"le"} for name, labels in told)
     said = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert said['syncbed_serving_requests_total{code="200",model="cnn"}'] == "2.0"
     assert said['syncbed_serving_errors_total{code="400",model="cnn"}'] == "1.0"
