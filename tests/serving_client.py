@@ -4,8 +4,9 @@ import asyncio
 import http.client
 import io
 import json
+import socket
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,6 +52,18 @@ def form(content: bytes, field: str = "data", filename: str | None = "kitten.jpg
     name = f'; filename="{filename}"' if filename else ""
     head = f'--edge\r\nContent-Disposition: form-data; name="{field}"{name}\r\n\r\n'
     return head.encode() + content + b"\r\n--edge--\r\n", {"Content-Type": "multipart/form-data; boundary=edge"}
+
+
+def three_free_ports() -> int:
+    """The first of three in a row."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            first = probe.getsockname()[1]
+        with suppress(OSError, OverflowError), ExitStack() as held:
+            for port in range(first, first + 3):
+                held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
 
 
 class Running:

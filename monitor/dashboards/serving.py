@@ -38,6 +38,7 @@ def _mean(metric: str) -> str:
 
 def _requests() -> list[dict]:
     answer = "syncbed_serving_request_seconds"
+    errors = 'syncbed_serving_errors_total{model=~"$model|none"}'
     return [
         series(
             "Requests", "Answers per second of each model.", "reqps", {_EACH: _rate("syncbed_serving_requests_total")}
@@ -46,9 +47,7 @@ def _requests() -> list[dict]:
             "Errors",
             "Answers per second with a code from 400 on. 503: the queue was full. Model none: not served.",
             "reqps",
-            {
-                "{{model}} {{code}}": f'sum by (model, code) (rate(syncbed_serving_errors_total{{model=~"$model|none"}}{RATE}))'
-            },
+            {"{{model}} {{code}}": f"sum by (model, code) (rate({errors}{RATE}))"},
         ),
         series(
             "Time to answer",

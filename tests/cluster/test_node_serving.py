@@ -9,10 +9,10 @@ import pytest
 from docker.errors import NotFound
 from orchestrator import syncbed, wait_until
 from PIL import Image
-from serving_client import ask
-from testbed import free_port
+from serving_client import ask, three_free_ports
 
-from monitor import prometheus
+from monitor import export, prometheus
+from serving import artefact
 
 
 def curl(*words: str) -> dict | list:
@@ -30,7 +30,7 @@ def served(cluster, tmp_path_factory):
     words = ("SYNC=single", "NODES=1", "MODEL=cnn3", "DATA=synthetic", "STEPS=3", "PAGES=0", place)
     done = syncbed(folder, "run", *words)
     assert done.returncode == 0, done.stderr
-    port = next(port for port in iter(lambda: free_port() // 10 * 10, None) if port > 1024)
+    port = three_free_ports()
     try:
         done = syncbed(folder, "serve", "NAME=vgg", f"PORT={port}", place, "--json")
         assert done.returncode == 0, done.stderr
@@ -51,6 +51,14 @@ def test_the_reports_commands(served, cluster):
     assert list(likely.values()) == sorted(likely.values(), reverse=True)
     assert curl(url, "-F", f"data=@{served.folder / 'kitten.jpg'}") == likely
     assert curl(f"http://127.0.0.1:{served.port}/ping") == {"status": "Healthy"}
+
+
+def test_without_torch_here_a_container_exports_the_same(served, monkeypatch):
+    home = served.folder / "runs" / served.run
+    before = artefact.read(home / "export")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    made = export.export(served.run, home.parent)
+    assert artefact.read(made) == before and {p.name for p in made.iterdir()} == {"model.json", "model.safetensors"}
 
 
 def test_prometheus_sees_it_and_status_too(served, cluster):
