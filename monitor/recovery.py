@@ -74,7 +74,7 @@ class Recovery:
     ):
         self.place, self.job, self.fetched, self.source, self.allowed = place, job, fetched, source, restarts
         self.injector = Injector(place, on_event)
-        self.supervisor = Supervisor(place, job, on_event, stop, self.injector)
+        self.supervisor = Supervisor(place, job, on_event, stop, self.injector, source[1])
         self.attempts = [Attempt(source[1], CLOCK.now(), self.supervisor.ranks)]
         self.told: list[events.Restart] = []
 
@@ -102,8 +102,7 @@ class Recovery:
     def _begin(self, failure: Failure) -> None:
         """Say that the run is restarted, and from where; make the next attempt."""
         folder, step = self._newest()
-        if folder:
-            self.place.push_checkpoint(self.job, folder)
+        self.place.push_checkpoint(self.job, folder)
         lost, now = self.attempts[-1], CLOCK.now()
         done = [s.time for rank in lost.ranks for s in rank.steps if s.step == step]
         restart = events.Restart(
@@ -119,7 +118,7 @@ class Recovery:
         self.told.append(restart)
         before = self.supervisor
         before.on_event(restart)
-        self.supervisor = Supervisor(self.place, self.job, before.on_event, before.stop, self.injector)
+        self.supervisor = Supervisor(self.place, self.job, before.on_event, before.stop, self.injector, step)
         self.attempts.append(Attempt(step, now, self.supervisor.ranks))
 
     def _newest(self) -> tuple[Path | None, int]:
@@ -210,7 +209,11 @@ def wholly(said: Iterable[events.Event], step: int) -> list[events.Event]:
 
 def sentence(restart: dict) -> str:
     """One restart in words."""
-    where = f"step {restart['from_step']}" if restart["from_step"] else "the start, as there was no checkpoint yet"
+    where = (
+        f"step {restart['from_step']}"
+        if restart["from_step"]
+        else "the start, as there was no checkpoint of all workers"
+    )
     steps = f"{restart['lost_steps']} step{'s'[: restart['lost_steps'] != 1]}"
     seconds = restart["lost_seconds"] + (restart.get("startup_seconds") or 0.0)
     return f"restarted from {where}: {restart['message']} ({steps} and {seconds:.1f} s lost)"

@@ -36,7 +36,10 @@ KILL_SECONDS = 10.0
 
 
 class Supervisor:
-    """Start the ranks of a job and follow them. `on_event` sees every event but heartbeats, in order of arrival."""
+    """Start the ranks of a job and follow them. `on_event` sees every event but heartbeats, in order of arrival.
+
+    `base`: the step that they go on from.
+    """
 
     def __init__(
         self,
@@ -45,9 +48,11 @@ class Supervisor:
         on_event: Callable[[events.Event], None],
         stop: Stop | None = None,
         injector: Injector | None = None,
+        base: int = 0,
     ):
         self.runtime, self.job, self.on_event, self.stop = runtime, job, on_event, stop or Stop()
         self.injector = injector or Injector(runtime, on_event)
+        self.base = base
         now = time.monotonic()
         self.ranks = [RankState(heard=now) for _ in job.seats]
         self._said: Queue[Said] = Queue()
@@ -80,7 +85,7 @@ class Supervisor:
                 raise Busy(rank.busy)
         failure = verdict(self.ranks, self._name)
         if failure and interrupted:
-            step = max((rank.steps[-1].step for rank in self.ranks if rank.steps), default=0)
+            step = max((rank.steps[-1].step for rank in self.ranks if rank.steps), default=self.base)
             return Failure("interrupted", f"interrupted at step {step}")
         return failure
 

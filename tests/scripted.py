@@ -121,7 +121,7 @@ class ScriptedRuntime:
         return path
 
     def push_checkpoint(self, job, folder):
-        self.pushed.append(folder.name)
+        self.pushed.append(folder and folder.name)
 
     def again(self, job, seconds, stop):
         self.scripts, self.holding = self.later.pop(0), ()

@@ -44,7 +44,9 @@ def rank_file(rank: int) -> str:
 
 def complete_ones(checkpoints: Path) -> list[Path]:
     """The complete checkpoints in a run's folder of them, by step."""
-    return sorted((path.parent for path in checkpoints.glob(f"step-*/{COMPLETE}")), key=lambda path: int(path.name[5:]))
+    found = [path.parent for path in checkpoints.glob(f"step-*/{COMPLETE}")]
+    ours = [path for path in found if path.name[5:].isascii() and path.name[5:].isdigit()]  # and no copy of one
+    return sorted(ours, key=lambda path: int(path.name[5:]))
 
 
 def read(folder: Path) -> Complete:

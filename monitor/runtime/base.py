@@ -115,8 +115,11 @@ class Runtime(ABC):
         """Make a prepared data folder readable for the ranks. Does nothing when it is there already."""
 
     @abstractmethod
-    def push_checkpoint(self, job: Job, folder: Path) -> None:
-        """Make a checkpoint readable for the ranks of `job`, which will go on from it. Called before they start."""
+    def push_checkpoint(self, job: Job, folder: Path | None) -> None:
+        """Make a checkpoint readable for the ranks of `job`, which will go on from it; None: they begin anew.
+
+        Called before they start.
+        """
 
     @abstractmethod
     def start(self, job: Job, seat: Seat, said: Queue) -> RankHandle:

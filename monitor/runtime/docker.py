@@ -163,12 +163,13 @@ class DockerRuntime(Runtime):
         files = sorted(folder.iterdir(), key=lambda path: path.name == "manifest.json")
         self._carry("data", {f"{folder.name}/{path.name}": path for path in files})
 
-    def push_checkpoint(self, job: Job, folder: Path) -> None:
-        files = sorted(folder.iterdir(), key=lambda path: path.name == COMPLETE)
+    def push_checkpoint(self, job: Job, folder: Path | None) -> None:
         within = f"{job.run_id}/resume"
-        self._resume = f"/runs/{within}"
-        folders = dict.fromkeys((job.run_id, within))
-        self._carry("runs", folders | {f"{within}/{path.name}": path for path in files})
+        self._resume = f"/runs/{within}" if folder else ""
+        if folder:
+            files = sorted(folder.iterdir(), key=lambda path: path.name == COMPLETE)
+            folders = dict.fromkeys((job.run_id, within))
+            self._carry("runs", folders | {f"{within}/{path.name}": path for path in files})
 
     def start(self, job: Job, seat: Seat, said: Queue) -> RankHandle:
         request = job.request(

@@ -72,8 +72,8 @@ class LocalRuntime(Runtime):
     def push_data(self, folder: Path) -> None:
         self._data = folder
 
-    def push_checkpoint(self, job: Job, folder: Path) -> None:
-        self._resume = folder.resolve()
+    def push_checkpoint(self, job: Job, folder: Path | None) -> None:
+        self._resume = folder.resolve() if folder else None
 
     def start(self, job: Job, seat: Seat, said: Queue) -> RankHandle:
         state = self._node_state(seat.node)

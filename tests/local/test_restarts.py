@@ -50,5 +50,5 @@ def test_lost_before_its_first_step_it_starts_over(tmp_path, undisturbed):
     assert code == 0, out
     (restart,) = run.result()["restarts"]
     assert (restart["from_step"], restart["lost_steps"]) == (0, 0)
-    assert "restarted from the start, as there was no checkpoint yet" in out
+    assert "restarted from the start, as there was no checkpoint of all workers" in out
     assert weights(run) == weights(undisturbed)

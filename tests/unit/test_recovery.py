@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -199,16 +200,16 @@ def test_without_a_checkpoint_it_goes_on_from_the_start_and_says_so(tmp_path, cl
     run = recorder(tmp_path, first, going_on(base=0))
     result = run.follow()
     (told,) = result["restarts"]
-    assert (told["from_step"], told["lost_steps"], run.place.pushed) == (0, 5, [])
+    assert (told["from_step"], told["lost_steps"], run.place.pushed) == (0, 5, [None])
     assert told["lost_seconds"] == pytest.approx(9)  # since the first step began
     assert (result["ranks"][0]["steps"], result["samples_seen"], result["seconds"]["startup"]) == (6, 48, 10)
-    assert "restarted from the start, as there was no checkpoint yet" in sentence(told)
+    assert "restarted from the start, as there was no checkpoint of all workers" in sentence(told)
 
 
 def test_a_checkpoint_of_rank_0_alone_is_none_to_go_on_from(tmp_path, clock):
     """ps_async writes such ones."""
     run = recorder(tmp_path, killed_at_five(), going_on(base=0), world_size=1)
-    assert (run.follow()["restarts"][0]["from_step"], run.place.pushed) == (0, [])
+    assert (run.follow()["restarts"][0]["from_step"], run.place.pushed) == (0, [None])
 
 
 def test_a_second_loss_is_overcome_too_and_nothing_is_counted_twice(tmp_path, clock):
@@ -219,6 +220,66 @@ def test_a_second_loss_is_overcome_too_and_nothing_is_counted_twice(tmp_path, cl
     assert [r["startup_seconds"] for r in result["restarts"]] == [None, pytest.approx(9)]
     assert (result["ranks"][1]["steps"], result["samples_seen"]) == (6, 48)
     assert run.place.pushed == ["step-000004"] * 2
+
+
+@pytest.mark.parametrize("how", ["damaged", "removed", "all removed", "unreadable"])
+def test_a_checkpoint_that_went_bad_after_it_was_gone_on_from_is_not_gone_on_from_again(tmp_path, clock, how):
+    run = recorder(tmp_path, killed_at_five(), lost_again(), going_on(base=0), restarts=2)
+    folder, again = run.folder / "checkpoints", run.place.again
+
+    def spoil(job, seconds, stop):
+        if run.recovery.told:
+            own = folder / "step-000004"
+            match how:
+                case "damaged":
+                    (own / "model.pt").write_bytes(b"y")
+                case "unreadable":
+                    (own / COMPLETE).write_text("[]")
+                case _:
+                    shutil.rmtree(folder if how == "all removed" else own)
+        again(job, seconds, stop)
+
+    run.place.again = spoil
+    result = run.follow()
+    assert (result["status"], run.place.pushed) == ("finished", ["step-000004", None])
+    assert [r["from_step"] for r in result["restarts"]] == [4, 0]
+    assert (result["ranks"][1]["steps"], result["samples_seen"]) == (6, 48)
+
+
+@pytest.mark.parametrize("name", ["step-000004-copy", "step-", "step-000004.bak", "step-４"])
+def test_a_folder_beside_the_checkpoints_is_none_of_them(tmp_path, clock, name):
+    run = recorder(tmp_path, killed_at_five(), going_on())
+    fetch = run.place.fetched
+
+    def fetched(path):
+        fetch(path)
+        shutil.copytree(run.folder / path, run.folder / "checkpoints" / name)
+
+    run.place.fetched = fetched
+    result = run.follow()
+    assert (result["status"], run.place.pushed) == ("finished", ["step-000004"])
+
+
+def test_one_interrupted_before_the_next_step_is_said_to_be_where_it_went_on_from(tmp_path, clock):
+    hanging = [[started(0, 20), ready(0, 4)], [started(1, 20), ready(1, 4)]]
+    run = recorder(tmp_path, killed_at_five(), hanging)
+    again = run.place.again
+
+    def then_stop(job, seconds, stop):
+        again(job, seconds, stop)
+        run.place.holding = (0, 1)
+
+    run.place.again = then_stop
+    take = run.recovery.supervisor.on_event
+
+    def interrupt(event):
+        take(event)
+        if isinstance(event, Restart):
+            run.recovery.supervisor.stop.asked = True
+
+    run.recovery.supervisor.on_event = interrupt
+    result = run.follow()
+    assert (result["error"]["kind"], result["error"]["message"]) == ("interrupted", "interrupted at step 4")
 
 
 def test_after_the_last_restart_the_run_has_failed(tmp_path, clock):
