@@ -17,6 +17,7 @@ import psutil
 from monitor import engine, images, limits
 from monitor.cluster_settings import DEFAULT_PORTS, SETTINGS, check_port, project, whole
 from monitor.errors import RunFailed, UserError, refuse_unknown
+from monitor.serve_local import SERVING_PORT, LocalHost
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 _IMAGES_BYTES = 8e9  # a first build where only CUDA wheels can be had
@@ -57,7 +58,13 @@ def command(settings: dict[str, str], args) -> int:
 def examine(settings: dict[str, str]) -> list[Finding]:
     """Everything, engine first, for the cluster and ports that settings name. A check that breaks is a finding."""
     found = list(_guarded("engine", "docker", partial(_engine, settings)))
-    for name, check in (("memory", _memory), ("disk", _disk), ("torch", _torch), ("kernel", _kernel)):
+    for name, check in (
+        ("memory", _memory),
+        ("disk", _disk),
+        ("torch", _torch),
+        ("serving", _serving),
+        ("kernel", _kernel),
+    ):
         found += _guarded(name, None, check)
     return found
 
@@ -185,6 +192,19 @@ def _torch() -> Iterator[Finding]:
         yield Finding("torch", FAIL, "not in this environment", "'make torch' installs it, for RUNTIME=local", "local")
     else:
         yield Finding("torch", OK, f"{importlib.metadata.version('torch')} in this environment, for RUNTIME=local")
+
+
+def _serving() -> Iterator[Finding]:
+    """The server of models of this machine; one in a cluster is in `make cluster-status`."""
+    port = LocalHost().port()
+    if port is not None:
+        yield Finding("serving", OK, f"models are served on 127.0.0.1:{port} (RUNTIME=local); make serve-stop ends it")
+        return
+    try:
+        check_port("PORT", SERVING_PORT)
+        yield Finding("serving", OK, f"nothing is served; port {SERVING_PORT} is free")
+    except UserError as error:
+        yield Finding("serving", WARN, str(error).split(";")[0], "make serve PORT=...")
 
 
 def _kernel() -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from monitor import export, serve_cluster, summary
 from monitor.cluster_settings import DEFAULT_PROJECT, check_port, whole
 from monitor.errors import RunFailed, UserError, refuse_unknown
 from monitor.runtime import RUNTIMES
-from monitor.serve_local import LocalHost
+from monitor.serve_local import SERVING_PORT, LocalHost
 
 _PLACE = {
     "RUNTIME": "docker or local; default: the cluster where one is up",
@@ -35,7 +35,7 @@ def command(settings: dict[str, str], args) -> int:
     """CLI `serve`."""
     refuse_unknown(settings, SETTINGS)
     asked = "PORT" in settings
-    port = whole("PORT", settings.get("PORT", "8080"), 1, 65533)
+    port = whole("PORT", settings.get("PORT", str(SERVING_PORT)), 1, 65533)
     batching = {
         "batch_size": whole("MAX_BATCH", settings.get("MAX_BATCH", "32"), 1, 256),
         "max_batch_delay": whole("MAX_DELAY_MS", settings.get("MAX_DELAY_MS", "5"), 0, 10_000),

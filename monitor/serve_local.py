@@ -23,6 +23,7 @@ from monitor.errors import RunFailed, UserError
 from monitor.runtime.local import STATE_PREFIX, own, ownerless
 
 NEEDS = ("torch", "safetensors", "uvicorn", "httptools", "starlette", "python_multipart")
+SERVING_PORT = 8080  # of predictions, where none is named; the two above it are management and metrics
 _START_SECONDS, _STOP_SECONDS = 60, 10
 
 

@@ -24,6 +24,16 @@ def test_a_run_is_possible_where_nothing_failed(findings, possible):
     assert doctor.runtimes(findings) == possible
 
 
+@pytest.mark.parametrize(
+    ("port", "says"), [(18080, "models are served on 127.0.0.1:18080"), (None, "nothing is served")]
+)
+def test_a_server_of_models_is_told(monkeypatch, port, says):
+    monkeypatch.setattr(doctor.LocalHost, "port", lambda self: port)
+    monkeypatch.setattr(doctor, "check_port", lambda *_: None)
+    (finding,) = doctor._serving()
+    assert finding.state == OK and finding.found.startswith(says)
+
+
 def test_without_an_engine_it_is_one_line_and_local_runs_remain(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing.sock")
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: object())
