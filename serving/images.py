@@ -12,7 +12,19 @@ from serving.errors import Refused, bad
 
 FORMATS = ("JPEG", "PNG", "WEBP")
 MOST_PIXELS = 25_000_000  # of an image before it is resized; while that is done it takes up to 15 bytes a pixel
+SMALL = 1 << 16  # bytes, and pixels, of an image that is decoded at once
 Image.MAX_IMAGE_PIXELS = None  # Pillow only warns above its own limit; ours is checked before a pixel is read
+
+
+def is_small(body: bytes) -> bool:
+    """Whether decoding takes about a millisecond, less than a change of threads on a busy machine."""
+    if len(body) > SMALL:
+        return False
+    try:
+        with Image.open(io.BytesIO(body), formats=FORMATS) as image:
+            return image.width * image.height <= SMALL
+    except Exception:
+        return True  # it will be refused as soon
 
 
 def decode(body: bytes, shape: tuple[int, int, int]) -> np.ndarray:

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from serving.errors import Refused
-from serving.images import decode
+from serving.images import decode, is_small
 from serving.intake import Intake, file_in
 from serving.metrics import NO_MODEL, Metrics
 from serving.models import Models
@@ -58,7 +58,11 @@ async def _predict(models: Models, intake: Intake, readers: ThreadPoolExecutor, 
     model.batcher.refuse_if_full()
     async with intake.body(request) as body:
         content = await file_in(request, body)
-        pixels = await asyncio.get_running_loop().run_in_executor(readers, decode, content, tuple(model.about.shape))
+        shape = tuple(model.about.shape)
+        if is_small(content):
+            pixels = decode(content, shape)
+        else:
+            pixels = await asyncio.get_running_loop().run_in_executor(readers, decode, content, shape)
     found = (await model.batcher(pixels[None]))[0, 1]
     likely = found.argsort()[::-1][:MOST_LIKELY]
     return JSONResponse({model.about.classes[i]: float(found[i]) for i in likely})

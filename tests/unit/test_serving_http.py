@@ -4,12 +4,14 @@ import json
 import socket
 import threading
 
+import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from promql import known
-from serving_client import IMAGE, ask, form, running
+from serving_client import IMAGE, ask, form, png, running
 
 from serving import server
+from serving.images import is_small
 
 
 def test_the_five_most_likely_most_likely_first_however_the_image_comes(served, expected):
@@ -26,6 +28,12 @@ def test_the_five_most_likely_most_likely_first_however_the_image_comes(served, 
         assert answer.status == 200 and answer.headers["content-type"] == "application/json"
         assert list(answer.json) == [f"class{i}" for i in order]
         assert list(answer.json.values()) == pytest.approx(expected[1][order].tolist(), abs=1e-6)
+
+
+def test_a_large_image_is_answered_too(served):
+    large = png(np.random.default_rng(0).integers(0, 256, (3, 200, 200), np.uint8))
+    assert not is_small(large) and is_small(IMAGE)
+    assert served.predict(large).status == 200
 
 
 def test_ping(served):
