@@ -164,9 +164,11 @@ class Recovery:
 
     def restarts(self) -> list[dict]:
         """What result.json says of each."""
-        told = []
-        for restart, lost, following in zip(self.told, self.attempts, self.attempts[1:], strict=False):
-            redone = [s for rank in lost.ranks for s in rank.steps if s.step > restart.from_step]
+        told, bases = [], [attempt.base for attempt in self.attempts]
+        for n, (restart, following) in enumerate(zip(self.told, self.attempts[1:], strict=False), 1):
+            counted = [(a.ranks, min(bases[i + 1 : n], default=None)) for i, a in enumerate(self.attempts[:n])]
+            before = [s for ranks, end in counted for rank in ranks for s in _until(rank.steps, end)]
+            redone = [step for step in before if step.step > restart.from_step]  # an earlier attempt's as well
             begun = following.first_step
             told.append(
                 {

@@ -244,6 +244,7 @@ def test_a_checkpoint_that_went_bad_after_it_was_gone_on_from_is_not_gone_on_fro
     assert (result["status"], run.place.pushed) == ("finished", ["step-000004", None])
     assert [r["from_step"] for r in result["restarts"]] == [4, 0]
     assert (result["ranks"][1]["steps"], result["samples_seen"]) == (6, 48)
+    assert [(r["lost_steps"], r["lost_samples"]) for r in result["restarts"]] == [(1, 8), (4, 32)]  # the first's 1 to 4
 
 
 @pytest.mark.parametrize("name", ["step-000004-copy", "step-", "step-000004.bak", "step-４"])
