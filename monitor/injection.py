@@ -144,10 +144,9 @@ class Injector:
     def _say(self, record: Record, moment: str, seconds: float) -> None:
         fault = record.fault
         rank = fault.target if fault.kind in OF_RANKS else 0
+        step = record.step if moment == "begin" else self._step  # bringing it about took time
         self._said.put(
-            events.Fault(
-                rank=rank, fault=str(fault), moment=moment, step=self._step, seconds=seconds, error=record.error
-            )
+            events.Fault(rank=rank, fault=str(fault), moment=moment, step=step, seconds=seconds, error=record.error)
         )
 
     def _tell(self) -> None:

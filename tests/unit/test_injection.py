@@ -216,6 +216,15 @@ def test_a_rank_is_struck_at_once_while_a_node_is_still_being_struck(monkeypatch
     bed.injector.end(bed.ranks)
 
 
+def test_events_and_result_agree_on_the_step_it_began_at(monkeypatch):
+    """Steps go on while a node is being struck."""
+    bed = Bed("restart:1@step=1", monkeypatch)
+    bed.place.strike = lambda fault: bed.did(7)
+    bed.did(1)
+    bed.tick()
+    assert [event.step for event in bed.said] == [told["step"] for told in bed.injector.told()] == [1]
+
+
 @pytest.mark.parametrize("method", ["strike", "relieve"])
 def test_what_nobody_thought_of_is_told_too(monkeypatch, method):
     def fail(fault):
