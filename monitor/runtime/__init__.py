@@ -29,10 +29,12 @@ def choose(settings: dict[str, str]):
 
 
 def where(settings: dict[str, str], args) -> int:
-    """CLI: print the name of the runtime that a run, or a server of models, with these settings would use."""
-    from monitor import serve
+    """CLI: print the name of the runtime that a command which trains or serves would use, with these settings."""
+    from monitor import reproduce, serve, sweep
     from monitor.run import NOT_IN_SPEC
 
-    refuse_unknown(settings, RunSpec.settings_help() | NOT_IN_SPEC | serve.SETTINGS)
+    refuse_unknown(
+        settings, RunSpec.settings_help() | NOT_IN_SPEC | sweep.SETTINGS | reproduce.SETTINGS | serve.SETTINGS
+    )
     print(choose(settings).name)
     return 0

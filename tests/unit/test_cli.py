@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -201,6 +202,18 @@ def test_a_very_long_number_is_refused_as_any_other(capsys):
             ClusterSettings.from_settings({word: "9" * 400}, 4, 2**34)
     assert cli.main(["data", "DATA=synthetic", f"SEED={'9' * 5000}"]) == 2
     assert "a whole number from 0 to" in one_line(capsys)
+
+
+@pytest.mark.parametrize("command", ["run", "sweep", "reproduce", "serve"])
+def test_where_takes_every_setting_of_the_commands_that_ask_it(command, capsys):
+    """On a fresh machine make asks it first, with what it was given itself."""
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    names = re.findall(r"^  ([A-Z_]+) ", capsys.readouterr().out, re.MULTILINE)
+    assert "RUNTIME" in names
+    values = {"RUNTIME": "local", "PROJECT": "mine"}
+    assert cli.main(["where", *(f"{name}={values.get(name, 1)}" for name in names)]) == 0
+    assert capsys.readouterr().out == "local\n"
 
 
 def test_the_settings_of_where_and_tensorboard_are_looked_at(capsys, tmp_path):
