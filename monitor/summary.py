@@ -119,7 +119,7 @@ def console(stderr: bool = False) -> Console:
     """
     made = Console(file=Unbroken(sys.stderr if stderr else sys.stdout), soft_wrap=True, markup=False, emoji=False)
     if not made.is_terminal:
-        made.width = 140
+        made.width = 200
     return made
 
 

@@ -61,6 +61,13 @@ def test_every_query_is_in_the_table_with_its_series_and_last_value(prometheus, 
     assert len([e for e, _ in asked if e.endswith("[60s:1s]")]) == len([q for q in queries() if not q.instant])
 
 
+def test_a_query_is_a_line_whatever_its_panel_says_of_being_empty(prometheus, capsys):
+    prometheus.without = tuple(query.expression[:20] for query in EMPTY)
+    _, out, _ = say(capsys)
+    assert len(out.splitlines()) == len(list(queries())) + 2
+    assert all(query.empty.rstrip(".") in out for query in EMPTY)
+
+
 def test_a_run_is_chosen_by_its_id(prometheus, capsys):
     code, out, _ = say(capsys, "RUN=20260101-000000-a", "--json")
     told = json.loads(out)
