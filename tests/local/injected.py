@@ -52,10 +52,11 @@ MODELS["tiny"] = Model("injected:tiny", "a small network without batch norm", {(
 MODELS["tiny_bn"] = Model("injected:tiny_bn", "the same with batch norm", {(3, 32, 32): PARAMETERS + 2 * (6 + 16)})
 MODELS["noisy"] = Model("injected:noisy", "a small network with batch norm and dropout", {(3, 32, 32): 168 + 12 + 3850})
 REAL_STRATEGIES = dict(SYNCS)
-SYNCS["odd"] = Strategy("injected:Odd", "collectives that do not fit together")
+ODD = Strategy("injected:Odd", "collectives that do not fit together")  # other tests ask for every strategy there is
 PROGRAM = (__file__,)
 
 if __name__ == "__main__":
     from trainer.__main__ import main
 
+    SYNCS["odd"] = ODD
     main()
