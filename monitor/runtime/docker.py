@@ -197,9 +197,8 @@ class DockerRuntime(Runtime):
         with ThreadPoolExecutor(len(nodes)) as pool:
             list(pool.map(self._bring_about, nodes, self.limits, self._links or [None] * len(nodes)))
         if self._links and len(nodes) > 1:
-            found = wires.measure(self._client, nodes, self._links)
+            found = wires.verified(self._client, nodes, self._links, warn)
             self.links = [link.facts() | {"measured": seen} for link, seen in zip(self._links, found, strict=True)]
-            wires.judge(self._links, found, warn)
 
     def _bring_about(self, container, wanted: limits.Limits, link: Link | None) -> None:
         with engine.guard():

@@ -247,3 +247,16 @@ def test_lists_name_links_and_unequal_limits():
     assert words.more(result) == "NPROC=2 CPUS=0.5,0.2 RATE=5mbit"
     assert words.conditions(result) == {"CPUS": "0.5,0.2", "MEMORY": "1024m", "RATE": "5mbit"}
     assert words.more(result | {"limits": limits[:1] * 2, "links": []}) == "NPROC=2"
+
+
+@pytest.mark.parametrize(("seen", "measured"), [([53e6, 50e6], 2), ([53e6, 53e6, 40e6], 3), ([53e6] * 3, None)])
+def test_a_link_that_lets_too_much_through_is_measured_again_before_that_is_believed(monkeypatch, seen, measured):
+    rates, told = iter(seen), []
+    monkeypatch.setattr(wires, "measure", lambda *_: [{"rate_bits": next(rates), "round_trip_ms": 0.1}])
+    asked = [link({"RATE": "50mbit"})]
+    if measured is None:
+        with pytest.raises(RunFailed, match="node 0 sends 53 Mbit/s where RATE=50mbit was asked for"):
+            wires.verified(None, [None], asked, told.append)
+        return
+    assert wires.verified(None, [None], asked, told.append)[0]["rate_bits"] == seen[measured - 1]
+    assert len(told) == (seen[-1] < 45e6) and next(rates, None) is None

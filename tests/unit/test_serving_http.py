@@ -1,5 +1,6 @@
 """Predictions over HTTP as TorchServe's users ask, what is refused, how it ends, and what is counted."""
 
+import asyncio
 import json
 import socket
 import threading
@@ -189,3 +190,21 @@ def test_metrics_are_those_of_the_docs_and_count_what_was_asked(fresh):
     assert said['syncbed_serving_queue_requests{model="cnn"}'] == "0.0"
     assert 'syncbed_serving_model_info{default="true",model="cnn",run="r-1",version="1.0"}' in said
     assert float(said["syncbed_serving_process_resident_memory_bytes"]) > 0
+
+
+def test_answers_are_not_held_back_for_an_acknowledgement():
+    """asyncio.Server sets TCP_NODELAY on connections whose protocol is named, on others not."""
+
+    async def option() -> int:
+        (listening,), found = server.listen("127.0.0.1", [0]), asyncio.get_running_loop().create_future()
+
+        def met(_, writer):
+            found.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        async with await asyncio.start_server(met, sock=listening):
+            _, writer = await asyncio.open_connection(*listening.getsockname())
+            writer.close()
+            return await asyncio.wait_for(found, 30)
+
+    assert asyncio.run(option()) == 1
