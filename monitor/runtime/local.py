@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -33,6 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STATE_PREFIX = "syncbed-"  # of the folder in the machine's folder for temporary files that holds the nodes' state
 OWNER = "owner"  # a file in it, locked by the orchestrator for as long as that lives
 CLOSE_SECONDS = 2.0  # how long a launcher may take to end once its rank is killed
+KILL_SECONDS = 5.0  # and a process that an earlier orchestrator left
 
 
 class LocalRuntime(Runtime):
@@ -216,10 +218,24 @@ def sweep() -> list[str]:
                     process = psutil.Process(pid)
                     if any(value.startswith(f"{folder}/") for value in process.environ().values()):
                         process.kill()
+                        _await_end(process)  # one that still runs may write into the folder
                         removed.append(f"process {process.pid} of a run whose orchestrator was killed")
             shutil.rmtree(folder)
             removed.append(f"folder {folder} of a run whose orchestrator was killed")
     return removed
+
+
+def _await_end(process: psutil.Process) -> None:
+    """Wait until this process, which was killed, has ended, though whoever started it may never ask how it did.
+
+    Raises TimeoutError (an OSError) after KILL_SECONDS: it may hang in a file system.
+    """
+    deadline = time.monotonic() + KILL_SECONDS
+    with suppress(psutil.NoSuchProcess):
+        while process.status() != psutil.STATUS_ZOMBIE:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"process {process.pid} does not end")
+            time.sleep(0.01)
 
 
 def own(folder: Path):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from queue import Queue
 
@@ -104,6 +105,16 @@ def test_what_a_killed_orchestrator_left_is_removed_and_what_a_living_one_uses_i
     assert [path.name for path in tmp_path.iterdir()] == [f"{STATE_PREFIX}of-somebody-else"]
 
 
+def _orphaned(tmp_path: Path, monkeypatch) -> Path:
+    """The folder of an orchestrator that was killed, in a folder for temporary files of its own."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    folder = tmp_path / f"{STATE_PREFIX}left"
+    folder.mkdir()
+    (folder / OWNER).touch()
+    return folder
+
+
 def _take_up(ended: psutil.Process, command: list[str], **options) -> subprocess.Popen:
     """Start this command under the id of a process that has ended, and seen to be another (a tick of 10 ms later)."""
     for _ in range(1000):
@@ -118,11 +129,7 @@ def _take_up(ended: psutil.Process, command: list[str], **options) -> subprocess
 
 @pytest.mark.skipif(not os.access("/proc/sys/kernel/ns_last_pid", os.W_OK), reason="choosing a process id needs root")
 def test_what_was_left_is_removed_under_a_process_id_that_was_used_before(tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    folder = tmp_path / f"{STATE_PREFIX}left"
-    folder.mkdir()
-    (folder / OWNER).touch()
+    folder = _orphaned(tmp_path, monkeypatch)
     with subprocess.Popen(["sleep", "600"]) as earlier:
         ended = next(process for process in psutil.process_iter() if process.pid == earlier.pid)
         earlier.kill()
@@ -133,6 +140,37 @@ def test_what_was_left_is_removed_under_a_process_id_that_was_used_before(tmp_pa
     finally:
         left.kill()
         left.wait()
+
+
+def _left(tmp_path: Path, monkeypatch) -> tuple[Path, subprocess.Popen]:
+    """Such a folder, and a process of that orchestrator's run."""
+    folder = _orphaned(tmp_path, monkeypatch)
+    return folder, subprocess.Popen(["sleep", "600"], env={**os.environ, "SYNCBED_STATE": f"{folder}/0"})
+
+
+def test_what_was_left_has_ended_before_its_folder_goes(tmp_path, monkeypatch):
+    folder, left = _left(tmp_path, monkeypatch)
+    kill = psutil.Process.kill
+    monkeypatch.setattr(psutil.Process, "kill", lambda process: threading.Timer(0.2, kill, [process]).start())
+    try:
+        removed = sweep()
+        status = psutil.Process(left.pid).status()
+    finally:
+        left.kill()
+        left.wait()
+    assert status == psutil.STATUS_ZOMBIE and len(removed) == 2 and not folder.exists()
+
+
+def test_what_does_not_end_keeps_its_folder_for_the_next_orchestrator(tmp_path, monkeypatch):
+    folder, left = _left(tmp_path, monkeypatch)
+    monkeypatch.setattr("monitor.runtime.local.KILL_SECONDS", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(psutil.Process, "kill", lambda process: None)
+        removed = sweep()
+    left.kill()
+    left.wait()
+    assert removed == []
+    assert sweep() == [f"folder {folder} of a run whose orchestrator was killed"]
 
 
 @pytest.mark.parametrize(
