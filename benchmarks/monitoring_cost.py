@@ -1,39 +1,40 @@
 """What monitoring costs a run: step time on the cluster while Prometheus scrapes each second, against without.
 
-    make cluster-up && .venv/bin/python benchmarks/monitoring_cost.py    # about 15 minutes; nothing else may run
+    make cluster-up && .venv/bin/python benchmarks/monitoring_cost.py    # about 12 minutes; nothing else may run
 
-The two take turns in one go, every second pair the other way round, so that drift hits both alike. Without: Prometheus'
-container is paused, so that nobody asks the agents and Prometheus itself takes no CPU; the agents wait. So the ratio
-holds the agents' answers, the work of Prometheus on this machine, and the traffic between them. What it does not hold:
-the ranks write their live figures in both; what that takes of a step is measured by itself, in CPU time in a node.
+The two take turns of 10 s within one run, every second pair the other way round, so that drift hits both alike.
+Without: Prometheus' container is paused, so that nobody asks the agents and Prometheus itself takes no CPU; the agents
+wait. So the ratio holds the agents' answers, the work of Prometheus on this machine, and the traffic between them. What
+it does not hold: the ranks write their live figures in both; what that takes of a step is measured by itself, in CPU
+time in a node.
 
-The ratio is that of the turns' mean step times, from step to step, the first left out: a scrape hits one step in a
-few, so the shortest step would not show it. With its 95 % interval. Goal: at most 1.01. On a machine whose speed
-drifts by more than that the ratio cannot tell; so the CPU time that agents and Prometheus take is counted as well, as
-a share of what the machine has: where ranks use all of it, a step cannot grow by more, but for what is evicted from
-caches.
+The ratio is that of mean step times, from step to step: a scrape hits one step in a few, so the shortest step would not
+show it. It is taken pair by pair, and its 95 % interval is over the pairs. Steps that a turn's first second or its end
+falls into do not count. Goal: at most 1.01. The CPU time that agents and Prometheus take while they work is counted as
+well, as a share of what the machine has: where ranks use all of it, a step cannot grow by more, but for what is evicted
+from caches.
 """
 
 import argparse
 import json
 import os
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from itertools import pairwise
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.common import ROOT, publish, syncbed
+from benchmarks.turns import pairs, take_turns
 from monitor import engine
 from monitor.cluster import containers
 from monitor.estimate import ratio
 
 GOAL = 1.01
-SETTINGS = ("RUNTIME=docker", "SYNC=ddp", "MODEL=vgg11", "DATA=synthetic", "BATCH=64", "STEPS=30")
+TURN_SECONDS, SETTLE_SECONDS = 10.0, 1.0
+SETTINGS = ("RUNTIME=docker", "SYNC=ddp", "MODEL=vgg11", "DATA=synthetic", "BATCH=64")
 LIVE_FIGURES = """
 import os, tempfile, time
 with tempfile.TemporaryDirectory() as folder:
@@ -74,27 +75,16 @@ def cpu_seconds(services: dict) -> dict[str, float]:
     return used
 
 
-@contextmanager
-def held_still(container) -> Iterator[None]:
-    """A container that does nothing."""
-    container.pause()
-    try:
-        yield
-    finally:
-        container.unpause()
-
-
-def step_seconds(project: str) -> tuple[float, dict]:
-    """Rank 0's mean time from step to step, what is between the steps included, and the result."""
-    result = syncbed("run", f"PROJECT={project}", *SETTINGS)
-    lines = (ROOT / "runs" / result["id"] / "events.jsonl").read_text().splitlines()
-    times = [event["time"] for event in map(json.loads, lines) if event["event"] == "step" and event["rank"] == 0]
-    return fmean(after - before for before, after in pairwise(times)), result
+def scrape(prometheus, on: bool) -> None:
+    """Have Prometheus go on, or hold it still."""
+    prometheus.reload()
+    if (prometheus.status == "paused") == on:
+        (prometheus.unpause if on else prometheus.pause)()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure what monitoring costs a run on the cluster.")
-    parser.add_argument("--turns", type=int, default=8, choices=range(2, 100), metavar="N", help="from 2 (default: 8)")
+    parser.add_argument("--steps", type=int, default=1000, help="steps of the run (default: 1000)")
     parser.add_argument("--project", default="syncbed", help="name of the cluster (default: syncbed)")
     args = parser.parse_args()
     services = {c.labels["com.docker.compose.service"]: c for c in containers(engine.connect(), args.project)}
@@ -103,23 +93,27 @@ def main() -> None:
     code, out = services["trainer-0"].exec_run(["python", "-c", LIVE_FIGURES])
     if code:
         sys.exit(f"the live figures could not be measured: {out.decode().strip()}")
-    seconds: dict[bool, list[float]] = {True: [], False: []}
-    used, during = dict.fromkeys(services, 0.0), 0.0
-    for turn in range(args.turns):
-        for scraped in (True, False) if turn % 2 else (False, True):
-            with nullcontext() if scraped else held_still(services["prometheus"]):
-                before, began = cpu_seconds(services), time.monotonic()
-                mean, result = step_seconds(args.project)
-                if scraped:
-                    during += time.monotonic() - began
-                    used |= {name: used[name] + s - before[name] for name, s in cpu_seconds(services).items()}
-            seconds[scraped].append(mean)
-    found = ratio(seconds[True], seconds[False])
-    own, agents = fmean(seconds[True]), [used[name] for name in used if name.startswith("trainer-")]
+    before, prometheus = cpu_seconds(services), services["prometheus"]
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(syncbed, "run", f"PROJECT={args.project}", *SETTINGS, f"STEPS={args.steps}")
+        try:
+            taken = take_turns(run, TURN_SECONDS, partial(scrape, prometheus))
+        finally:
+            scrape(prometheus, True)
+    result = run.result()
+    used = {name: seconds - before[name] for name, seconds in cpu_seconds(services).items()}
+    lines = (ROOT / "runs" / result["id"] / "events.jsonl").read_text().splitlines()
+    times = [event["time"] for event in map(json.loads, lines) if event["event"] == "step" and event["rank"] == 0]
+    both = list(pairs(taken, times, times, SETTLE_SECONDS))
+    if len(both) < 2:
+        sys.exit(f"{len(both)} pairs of turns have steps; more steps (--steps) make more")
+    found = ratio([scraped / alone for scraped, alone in both], [1.0] * len(both))  # pair by pair
+    during = sum(turn.ended - turn.began for turn in taken if turn.first)
+    own, agents = fmean(scraped for scraped, _ in both), [used[name] for name in used if name.startswith("trainer-")]
     figures = {
         "scraped_to_not_scraped": round(found.value, 4),
         "interval": [round(found.low, 4), round(found.high, 4)],
-        "by_turn": [round(a / b, 4) for a, b in zip(seconds[True], seconds[False], strict=True)],
+        "by_pair": [round(scraped / alone, 4) for scraped, alone in both],
         "step_seconds_scraped": round(own, 4),
         "agent_percent_of_one_core": round(100 * max(agents) / during, 2),
         "prometheus_percent_of_one_core": round(100 * used["prometheus"] / during, 2),

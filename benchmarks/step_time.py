@@ -1,73 +1,113 @@
 """What our loop costs: step time of SYNC=ddp as local processes, against a plain DDP loop without our code, in one run.
 
-    .venv/bin/python benchmarks/step_time.py        # about 8 minutes on 2 cores, which must have nothing else to do
+    .venv/bin/python benchmarks/step_time.py        # about 10 minutes on 2 cores, which must have nothing else to do
 
-Both train VGG-11 with the same ranks, threads, batch and precision; they take turns, every second one the other way
-round, so that drift hits both alike. The figure is the ratio of the turns' shortest steps, each run's first left out,
-with its 95 % interval: whatever else the machine does makes steps longer, never shorter. Goal: at most 1.03.
+Both train VGG-11 with the same ranks, threads, batch and precision, and are started together; then they take turns of
+20 s in which the processes of the other one are stopped, every second pair of turns the other way round, so that drift
+hits both alike. The figure is the ratio of mean times from step to step, pair by pair, with its 95 % interval over the
+pairs; steps that a turn's first second or its end falls into do not count. Goal: at most 1.03.
 """
 
+import argparse
 import json
 import os
-import random
 import subprocess
 import sys
-from itertools import pairwise
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
+
+import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.common import ROOT, publish, syncbed
+from benchmarks.turns import pairs, take_turns
 from monitor.estimate import ratio
+from monitor.node import free_port
 
-RANKS, BATCH, STEPS, TURNS = 4, 256, 12, 6
+RANKS, BATCH = 4, 256
+TURN_SECONDS, SETTLE_SECONDS = 20.0, 1.0
 
 
-def plain(threads: int) -> list[float]:
-    """Rank 0's step times of the plain loop."""
+@contextmanager
+def plain(threads: int) -> Iterator[tuple[list[subprocess.Popen], list[float]]]:
+    """The plain loop's ranks, and the times at which rank 0's steps ended, which go on to grow."""
     env = os.environ | {
         "WORLD_SIZE": str(RANKS),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(random.randint(20000, 30000)),
+        "MASTER_PORT": str(free_port()),
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "PASSIVE",
     }
-    command = [sys.executable, str(ROOT / "benchmarks" / "plain_ddp.py"), str(BATCH // RANKS), str(STEPS)]
+    command = [sys.executable, str(ROOT / "benchmarks" / "plain_ddp.py"), str(BATCH // RANKS)]
     ranks = [
         subprocess.Popen(command, env=env | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
         for rank in range(RANKS)
     ]
-    outs = [rank.communicate()[0] for rank in ranks]
-    return json.loads(outs[0])[1:]
+    ends: list[float] = []
+    Thread(target=lambda: ends.extend(map(float, ranks[0].stdout)), daemon=True).start()
+    try:
+        yield ranks, ends
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
 
 
-def ours() -> tuple[list[float], dict]:
-    """Rank 0's seconds from step to step of `syncbed run`, what is between the steps included, and its result."""
-    result = syncbed(
-        "run", "RUNTIME=local", "SYNC=ddp", "DATA=synthetic", f"NODES={RANKS}", f"BATCH={BATCH}", f"STEPS={STEPS}"
-    )
-    lines = (ROOT / "runs" / result["id"] / "events.jsonl").read_text().splitlines()
-    events = [event for event in map(json.loads, lines) if event["event"] == "step" and event["rank"] == 0]
-    return [after["time"] - before["time"] for before, after in pairwise(events)], result
+def our_ends(runs: Path) -> list[float]:
+    """The times at which rank 0's steps of the one run in this folder ended."""
+    lines = [line for file in runs.glob("*/events.jsonl") for line in file.read_text().splitlines(keepends=True)]
+    events = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [event["time"] for event in events if event["event"] == "step" and event["rank"] == 0]
+
+
+def stop(processes: list[psutil.Process], stopped: bool) -> None:
+    """Have processes, with all that descend from them, do nothing, or go on."""
+    for process in processes:
+        for each in (process, *process.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                (each.suspend if stopped else each.resume)()
+
+
+def await_steps(run: Future, ends) -> None:
+    """Wait until two steps are done. Exits when the run has ended before."""
+    while len(ends()) < 2:
+        if run.done():
+            sys.exit("the run ended before the plain loop's second step; more steps (--steps) take longer")
+        time.sleep(0.1)
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure what our loop costs.")
+    parser.add_argument("--steps", type=int, default=120, help="steps of our run (default: 120)")
+    args = parser.parse_args()
     threads = max(1, (os.cpu_count() or 1) // RANKS)
-    theirs, mine = [], []
-    for turn in range(TURNS):
-        if turn % 2:
-            steps, result = ours()
-            theirs.append(min(plain(threads)))
-        else:
-            theirs.append(min(plain(threads)))
-            steps, result = ours()
-        mine.append(min(steps))
-    found = ratio(mine, theirs)
+    words = ("RUNTIME=local", "SYNC=ddp", "DATA=synthetic", f"NODES={RANKS}", f"BATCH={BATCH}", f"STEPS={args.steps}")
+    with TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool, plain(threads) as (ranks, theirs):
+        run = pool.submit(syncbed, "run", *words, f"RUNS_DIR={folder}", "DEADLINE=300")
+        await_steps(run, lambda: theirs)
+        await_steps(run, lambda: our_ends(Path(folder)))
+        others = [psutil.Process(rank.pid) for rank in ranks]
+        own = [p for p in psutil.Process().children() if p.pid not in {rank.pid for rank in ranks}]
+
+        def give(ours: bool) -> None:
+            stop(others if ours else own, True)
+            stop(own if ours else others, False)
+
+        taken = take_turns(run, TURN_SECONDS, give)
+        both = list(pairs(taken, our_ends(Path(folder)), theirs, SETTLE_SECONDS))
+        result = run.result()
+    found = ratio([ours / plain for ours, plain in both], [1.0] * len(both))  # pair by pair
     figures = {
         "ours_to_plain": round(found.value, 4),
         "interval": [round(found.low, 4), round(found.high, 4)],
-        "by_turn": [round(a / b, 4) for a, b in zip(mine, theirs, strict=True)],
+        "by_pair": [round(ours / plain, 4) for ours, plain in both],
         "goal": 1.03,
     }
     publish("step_time", figures, result["spec"])
