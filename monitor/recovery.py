@@ -95,7 +95,11 @@ class Recovery:
                 break
         self.supervisor.stop.writing()
         self.injector.close()
-        if failure and failure.kind in KINDS and self.supervisor.stop.asked and len(self.told) < self.allowed:
+        if not (failure and failure.kind in KINDS and self.allowed):
+            return failure
+        if len(self.told) == self.allowed:
+            return replace(failure, message=f"{failure.message}; {SETTING}={self.allowed} is used up")
+        if self.supervisor.stop.asked:
             return Failure("interrupted", f"interrupted before it was restarted: {failure.message}")
         return failure
 

@@ -287,6 +287,12 @@ def test_after_the_last_restart_the_run_has_failed(tmp_path, clock):
     result = recorder(tmp_path, killed_at_five(), lost_again(), going_on()).follow()
     assert (result["status"], result["error"]["kind"], result["error"]["rank"]) == ("failed", "killed", 1)
     assert (len(result["restarts"]), result["ranks"][0]["steps"]) == (1, 4)
+    assert result["error"]["message"].endswith("was killed by SIGKILL before its first step; RESTARTS=1 is used up")
+
+
+def test_without_restarts_a_lost_rank_is_all_that_is_told(tmp_path, clock):
+    result = recorder(tmp_path, killed_at_five(), restarts=0).follow()
+    assert result["error"]["message"] == "rank 1 (trainer-1) was killed by SIGKILL at step 5"
 
 
 @pytest.mark.parametrize(
