@@ -9,6 +9,7 @@ when WORLD_SIZE is set. Every metric is described in docs/metrics.md. SIGTERM en
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -177,6 +178,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     if args.watch_stdin:
         threading.Thread(target=_end_with_stdin, daemon=True).start()
+    gc.freeze()  # what there is by now stays, so no collection between scrapes looks through it again
     print(json.dumps({"port": server.server_port}), flush=True)
     server.serve_forever()
     return 0
