@@ -29,7 +29,7 @@ def up(settings: dict[str, str], args) -> int:
     start = time.monotonic()
     client = engine.connect()
     _, compose_version = engine.compose_command()
-    with engine.guard(), _alone(project(settings)):
+    with engine.guard(), alone(project(settings), f"cluster {project(settings)}"):
         host = client.info()
         wanted = ClusterSettings.from_settings(settings, host["NCPU"], host["MemTotal"])
         present = containers(client, wanted.project)
@@ -80,7 +80,7 @@ def down(settings: dict[str, str], args) -> int:
     refuse_unknown(settings, SETTINGS)  # the words of `up` are welcome: whoever typed them for up may repeat them
     name = project(settings)
     client = engine.connect()
-    with engine.guard(), _alone(name, needed=False):
+    with engine.guard(), alone(name, f"cluster {name}", needed=False):
         removed = remove_project(client, name)
     tell_removed(removed, args.json, f"cluster {name} was not there: nothing to remove")
     return 0
@@ -174,7 +174,7 @@ def remove_project(client: DockerClient, name: str) -> list[str]:
 
 
 @contextmanager
-def _alone(name: str, needed: bool = True):
+def alone(name: str, what: str, needed: bool = True):
     """One `up` or `down` of a cluster at a time: Compose, run twice at once, makes two networks of one name.
 
     Raises UserError where the lock cannot be taken; when it is not `needed`, a warning says so and work goes on.
@@ -186,7 +186,7 @@ def _alone(name: str, needed: bool = True):
         problem = f"{images.BUILD} cannot be written ({error.strerror})"
         if needed:
             raise UserError(f"{problem}: make it writable; builds are logged there") from None
-        say(f"warning: {problem}; let no other command change cluster {name} now")
+        say(f"warning: {problem}; let no other command change {what} now")
         held = None
     if held is None:
         yield
@@ -195,7 +195,7 @@ def _alone(name: str, needed: bool = True):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"waiting for another command that is changing cluster {name}")
+            say(f"waiting for another command that is changing {what}")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -19,7 +19,7 @@ from monitor import engine, images, results, summary
 from monitor.errors import RunFailed, UserError
 from monitor.machine import own_version
 from trainer.checkpoint_folder import FOLDER as CHECKPOINTS
-from trainer.checkpoint_folder import MODEL, DamagedError, complete_ones, verify
+from trainer.checkpoint_folder import MODEL, DamagedError, complete_ones, sha256, verify
 
 SETTINGS = {"RUN": "a run's id, or latest, which is the default", "RUNS_DIR": "folder of results; default: runs"}
 FOLDER, ABOUT, WEIGHTS = "export", "model.json", "model.safetensors"
@@ -40,12 +40,15 @@ def command(settings: dict[str, str], args) -> int:
 
 
 def present(run: str, runs: Path) -> Path | None:
-    """The run's artefact, where there is one of its last checkpoint."""
+    """The run's artefact, where there is a whole one of its last checkpoint."""
     folder = runs / results.load(run, runs)["id"] / FOLDER
     checkpoints = complete_ones(folder.parent / CHECKPOINTS)
     try:
-        step = json.loads((folder / ABOUT).read_text())["step"]
-    except (OSError, ValueError, KeyError):
+        about = json.loads((folder / ABOUT).read_text())
+        step = about["step"]
+        if sha256(folder / WEIGHTS) != about["sha256"] or not {"run", "model"} <= about.keys():
+            return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return folder if not checkpoints or step == int(checkpoints[-1].name[5:]) else None
 

@@ -8,11 +8,11 @@ import re
 
 import requests
 
-from monitor import export, serve_cluster, summary
+from monitor import cluster, export, serve_cluster, summary
 from monitor.cluster_settings import DEFAULT_PROJECT, check_port, whole
 from monitor.errors import RunFailed, UserError, refuse_unknown
 from monitor.runtime import RUNTIMES
-from monitor.serve_local import SERVING_PORT, LocalHost
+from monitor.serve_local import SERVING_PORT, LocalHost, ask
 
 _PLACE = {
     "RUNTIME": "docker or local; default: the cluster where one is up",
@@ -44,20 +44,22 @@ def command(settings: dict[str, str], args) -> int:
     if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", name):
         raise UserError(f"NAME={name}: letters, digits, dots, - and _, at most 80, starting with one of the first two")
     runs = summary.runs_folder({word: settings[word] for word in ("RUNS_DIR",) if word in settings})
-    folder = export.present(args.run, runs) or export.export(args.run, runs)
-    about = json.loads((folder / export.ABOUT).read_text())
-    name, url = name or about["model"], f"{about['run']}-{about['sha256'][:8]}"
-    place = host(settings)
-    there = place.port()
-    if there is None:
-        _check_ports(port)
-        place.start(port)
-    elif asked and there != port:
-        raise UserError(f"PORT={port}: a server runs on {there} already; make serve-stop ends it")
-    port = there or port
-    if url not in _served(port):
-        place.put(folder, url)
-    version = _register(port, url, name, batching, any(word in settings for word in ("MAX_BATCH", "MAX_DELAY_MS")))
+    told = any(word in settings for word in ("MAX_BATCH", "MAX_DELAY_MS"))
+    with _alone():
+        folder = export.present(args.run, runs) or export.export(args.run, runs)
+        about = json.loads((folder / export.ABOUT).read_text())
+        name, url = name or about["model"], f"{about['run']}-{about['sha256'][:8]}"
+        place = hosts(settings)[0]
+        there = place.port()
+        if there is None:
+            _check_ports(port)
+            place.start(port)
+        elif asked and there != port:
+            raise UserError(f"PORT={port}: a server runs on {there} already; make serve-stop ends it")
+        port = there or port
+        if url not in _served(port):
+            place.put(folder, url)
+        version = _register(port, url, name, batching, told)
     pages = (("predictions", f"predictions/{name}"), ("management", "models"), ("metrics", "metrics"))
     where = {what: f"http://127.0.0.1:{port + i}/{page}" for i, (what, page) in enumerate(pages)}
     if args.json:
@@ -71,16 +73,9 @@ def command(settings: dict[str, str], args) -> int:
 def stop_command(settings: dict[str, str], args) -> int:
     """CLI `serve-stop`."""
     refuse_unknown(settings, STOP_SETTINGS)
-    place = host(settings)
-    port, name = place.port(), settings.get("NAME")
-    if name is not None:
-        if port is None or name not in _names(port):
-            have = ", ".join(_names(port)) if port else "nothing"
-            raise UserError(f"NAME={name}: not served; {have or 'nothing'} is")
-        _manage(port, "DELETE", f"/models/{name}")
-        removed = [f"model {name}"] + ([] if _names(port) else place.stop())
-    else:
-        removed = place.stop()
+    with _alone():
+        places = hosts(settings)
+        removed = _stop_one(places, settings["NAME"]) if "NAME" in settings else [w for p in places for w in p.stop()]
     if args.json:
         print(json.dumps({"removed": removed}))
     else:
@@ -88,15 +83,38 @@ def stop_command(settings: dict[str, str], args) -> int:
     return 0
 
 
-def host(settings: dict[str, str]):
-    """Where the server is or would be. Raises UserError as monitor.runtime.choose does."""
+def _stop_one(places: list, name: str) -> list[str]:
+    """Stop serving a model, and the server with its last one. Returns what was removed. Raises UserError."""
+    have = []
+    for place in places:
+        port = place.port()
+        names = _names(port) if port else []
+        if name in names:
+            _manage(port, "DELETE", f"/models/{name}")
+            return [f"model {name}"] + ([] if _names(port) else place.stop())
+        have += names
+    raise UserError(f"NAME={name}: not served; {', '.join(have) or 'nothing'} is")
+
+
+def _alone():
+    """One `serve` or `serve-stop` at a time: two at once would both start the server."""
+    return cluster.alone("serving", "what is served", needed=False)
+
+
+def hosts(settings: dict[str, str]) -> list:
+    """Where the server is or would be: the first, and where it may be besides, as a cluster came or went since.
+
+    Raises UserError as monitor.runtime.choose does.
+    """
     wanted, project = settings.get("RUNTIME"), settings.get("PROJECT", DEFAULT_PROJECT)
     if wanted not in (None, *RUNTIMES):
         raise UserError(f"RUNTIME={wanted}: one of: {', '.join(RUNTIMES)}")
     found = None
     if wanted != "local":
         found = serve_cluster.find(project, required=wanted == "docker" or "PROJECT" in settings)
-    return found or LocalHost()
+    if found is None:
+        return [LocalHost()]
+    return [found, LocalHost()] if wanted is None and "PROJECT" not in settings else [found]
 
 
 def _register(port: int, url: str, name: str, batching: dict, told: bool) -> str:
@@ -104,7 +122,8 @@ def _register(port: int, url: str, name: str, batching: dict, told: bool) -> str
     present = _manage(port, "GET", f"/models/{name}/all", allowed=(404,))
     already = next((one for one in present if one["modelUrl"] == url), None) if isinstance(present, list) else None
     if already is None:
-        said = _manage(port, "POST", "/models", {"url": url, "model_name": name, "initial_workers": 1, **batching})
+        words = {"url": url, "model_name": name, "initial_workers": 1, "synchronous": "true"}
+        said = _manage(port, "POST", "/models", words | batching)
         return re.search(r"Version: (\S+)", said["status"])[1]
     if told and (already["batchSize"], already["maxBatchDelay"]) != tuple(batching.values()):
         raise UserError(f"NAME={name}: served already, batched in another way; make serve-stop NAME={name} first")
@@ -124,10 +143,7 @@ def _served(port: int) -> set[str]:
 def _manage(port: int, method: str, path: str, words: dict | None = None, allowed=()):
     """Ask the server; its answer as JSON. Raises RunFailed with the server's own line."""
     try:
-        url = f"http://127.0.0.1:{port + 1}{path}"
-        with requests.Session() as session:
-            session.trust_env = False  # no proxy between us and this machine
-            answer = session.request(method, url, params=words, timeout=_TIMEOUT_SECONDS)
+        answer = ask(port + 1, method, path, params=words, timeout=_TIMEOUT_SECONDS)
         said = answer.json()
     except (requests.RequestException, ValueError) as error:
         raise RunFailed(f"the server on port {port} does not answer ({error}); make serve-stop ends it") from None

@@ -12,10 +12,11 @@ from monitor.runtime import volumes
 from monitor.serve_ports import SERVICE, VARIABLES, ports_of
 
 VOLUME = "models"
+_STOP_SECONDS = 12  # as compose.yaml has it: the server ends within serving.server.DRAIN_SECONDS
 
 
 class ClusterHost:
-    """A cluster that is up, as a place for a server. Raises UserError when its image is of other code."""
+    """A cluster that is up, as a place for a server."""
 
     name = "docker"
 
@@ -25,8 +26,6 @@ class ClusterHost:
             self._present = cluster.containers(client, project)
             nodes = [c for c in self._present if c.labels[engine.ROLE_LABEL] == "node"]
             self._image = nodes[0].image
-        if self._image.labels.get(engine.CODE_LABEL) != code_hash():
-            raise UserError("the cluster runs an older image; `make cluster-up` rebuilds it in seconds")
         self._tag = nodes[0].attrs["Config"]["Image"]
 
     def port(self) -> int | None:
@@ -36,6 +35,7 @@ class ClusterHost:
 
     def start(self, port: int) -> None:
         """Start the server and wait until it is healthy. Raises UserError and RunFailed."""
+        self._refuse_other_code()
         ports = {name: str(port + offset) for offset, name in enumerate(VARIABLES)}
         with engine.guard():
             for taken in ports.values():
@@ -46,6 +46,7 @@ class ClusterHost:
 
     def put(self, folder: Path, name: str) -> None:
         """Copy an artefact into the store."""
+        self._refuse_other_code()
         files = sorted(folder.iterdir(), key=lambda path: path.name == "model.json")
         members = {name: None} | {f"{name}/{path.name}": path for path in files}
         volumes.carry(self._client, self._image.id, self._project, VOLUME, members)
@@ -55,13 +56,18 @@ class ClusterHost:
         with engine.guard():
             server = [c for c in self._present if c.labels[engine.ROLE_LABEL] == SERVICE]
             for container in server:
-                container.stop(timeout=3)
+                container.stop(timeout=_STOP_SECONDS)
             removed = cluster.remove_containers(server)
             try:
                 self._client.volumes.get(f"{self._project}_{VOLUME}").remove()
             except NotFound:
                 return removed
         return [*removed, f"volume {self._project}_{VOLUME}"]
+
+    def _refuse_other_code(self) -> None:
+        """What runs may be stopped; what is started should be what this checkout has. Raises UserError."""
+        if self._image.labels.get(engine.CODE_LABEL) != code_hash():
+            raise UserError("the cluster runs an older image; `make cluster-up` rebuilds it in seconds")
 
 
 def find(project: str, required: bool) -> ClusterHost | None:

@@ -5,17 +5,16 @@ killed, the next `make serve`, `make serve-stop` or `make clean` removes what it
 """
 
 import importlib.util
-import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import requests
 
 from monitor.engine import ROOT, one_line
@@ -24,7 +23,7 @@ from monitor.runtime.local import STATE_PREFIX, own, ownerless
 
 NEEDS = ("torch", "safetensors", "uvicorn", "httptools", "starlette", "python_multipart")
 SERVING_PORT = 8080  # of predictions, where none is named; the two above it are management and metrics
-_START_SECONDS, _STOP_SECONDS = 60, 10
+_START_SECONDS, _STOP_SECONDS = 60, 15  # it ends within serving.server.DRAIN_SECONDS
 
 
 class LocalHost:
@@ -34,10 +33,11 @@ class LocalHost:
 
     def __init__(self):
         self._folder = Path(tempfile.gettempdir()) / f"{STATE_PREFIX}serve-{os.getuid()}"
+        self._store = self._folder / "store"
 
     def port(self) -> int | None:
         """Where the server that is there answers."""
-        return self._said()["port"] if self._lives() else None
+        return self._server()[1] if self._lives() else None
 
     def start(self, port: int) -> None:
         """Start the server and wait until it answers. Raises UserError and RunFailed."""
@@ -45,48 +45,55 @@ class LocalHost:
         if lacking:
             raise UserError(f"RUNTIME=local: {', '.join(lacking)} not installed here; `make torch` does it")
         self._clear()
-        store, log = self._folder / "store", self._folder / "log"
-        self._folder.mkdir(mode=0o700)
-        store.mkdir()
-        with own(self._folder) as lock, log.open("w") as out:
-            server = subprocess.Popen(
-                [sys.executable, "-m", "serving", "--store", str(store), "--port", str(port)],
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                pass_fds=[lock.fileno()],  # the server keeps the lock when this process has ended
-                start_new_session=True,
-            )
-        (self._folder / "server.json").write_text(json.dumps({"pid": server.pid, "port": port}))
-        until = time.monotonic() + _START_SECONDS
-        while not _answers(port):
-            if server.poll() is not None or time.monotonic() > until:
-                server.kill()
-                server.wait()
-                said = one_line(log.read_text(errors="replace"))
-                self._clear()
-                raise RunFailed(f"the server did not start: {said}")
-            time.sleep(0.05)
+        log = self._folder / "log"
+        with self._writing():
+            self._folder.mkdir(mode=0o700)
+            self._store.mkdir()
+            with own(self._folder) as lock, log.open("w") as out:
+                server = subprocess.Popen(
+                    [sys.executable, "-m", "serving", "--store", str(self._store), "--port", str(port)],
+                    env={**os.environ, "PYTHONPATH": str(ROOT)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    pass_fds=[lock.fileno()],  # the server keeps the lock when this process has ended
+                    start_new_session=True,
+                )
+        try:
+            until = time.monotonic() + _START_SECONDS
+            while not _answers(port):
+                if server.poll() is not None or time.monotonic() > until:
+                    raise RunFailed(f"the server did not start: {one_line(log.read_text(errors='replace'))}")
+                time.sleep(0.05)
+        except BaseException:  # Ctrl-C, too
+            server.kill()
+            server.wait()
+            self._clear()
+            raise
 
     def put(self, folder: Path, name: str) -> None:
-        """Copy an artefact into the store."""
-        part = self._folder / "store" / f".{name}"
-        shutil.copytree(folder, part, dirs_exist_ok=True)
-        part.rename(self._folder / "store" / name)
+        """Copy an artefact into the store, in the place of what an earlier `serve` left there."""
+        part, target = self._store / f".{name}", self._store / name
+        with self._writing():
+            for old in (part, target):
+                shutil.rmtree(old, ignore_errors=True)
+            shutil.copytree(folder, part)
+            part.rename(target)
 
     def stop(self) -> list[str]:
         """Let it answer what is in flight, then remove what it had. Returns what was removed."""
         removed = []
         if self._lives():
-            pid = self._said()["pid"]
-            os.kill(pid, signal.SIGTERM)
+            server, _ = self._server()
             until = time.monotonic() + _STOP_SECONDS
+            with suppress(psutil.NoSuchProcess):
+                server.terminate()
             while self._lives():
                 if time.monotonic() > until:
-                    os.kill(pid, signal.SIGKILL)
+                    with suppress(psutil.NoSuchProcess):
+                        server.kill()
                 time.sleep(0.02)
-            removed.append(f"process {pid}")
+            removed.append(f"process {server.pid}")
         return removed + self._clear()
 
     def _lives(self) -> bool:
@@ -96,12 +103,20 @@ class LocalHost:
             return not ownerless(self._folder)
         return False
 
-    def _said(self) -> dict:
-        """What the server that lives was started with."""
+    def _server(self) -> tuple[psutil.Process, int]:
+        """The server that lives, and its port, by its command line: a file is missing where `serve` was killed."""
+        for process in psutil.process_iter(["cmdline"]):
+            words = process.info["cmdline"] or []
+            if words[1:5] == ["-m", "serving", "--store", str(self._store)]:
+                return process, int(words[6])
+        raise RunFailed(f"{self._folder}: locked, but no server is there; is it starting just now?")
+
+    @contextmanager
+    def _writing(self):
         try:
-            return json.loads((self._folder / "server.json").read_text())
-        except (OSError, ValueError) as error:
-            raise RunFailed(f"{self._folder}/server.json cannot be read ({error}); is it starting just now?") from None
+            yield
+        except OSError as error:
+            raise RunFailed(f"{self._folder} cannot be written ({error.strerror or error})") from None
 
     def _clear(self) -> list[str]:
         """Remove what a server left that has ended."""
@@ -113,5 +128,12 @@ class LocalHost:
 
 def _answers(port: int) -> bool:
     with suppress(requests.RequestException):
-        return requests.get(f"http://127.0.0.1:{port}/ping", timeout=5).ok
+        return ask(port, "GET", "/ping", timeout=5).ok
     return False
+
+
+def ask(port: int, method: str, path: str, **how) -> requests.Response:
+    """Ask a server on this machine, whatever proxy the environment names. Raises requests.RequestException."""
+    with requests.Session() as session:
+        session.trust_env = False
+        return session.request(method, f"http://127.0.0.1:{port}{path}", **how)

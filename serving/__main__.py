@@ -42,7 +42,10 @@ def main() -> int:
         for wanted in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(wanted, stop.set)
         ports = " ".join(str(one.getsockname()[1]) for one in sockets)
-        models, intake = Models(args.store, metrics, args.capacity), Intake(args.body_bytes, args.body_seconds)
+        models, intake = (
+            Models(args.store, metrics, args.capacity),
+            Intake(args.body_bytes, args.body_seconds, args.capacity),
+        )
         await serve(sockets, models, intake, metrics, stop, lambda: print(f"serving on {ports}", flush=True))
 
     asyncio.run(run())

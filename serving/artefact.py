@@ -88,6 +88,8 @@ def read(folder: Path) -> About:
         raise ArtefactError(f"{path}: cannot be read ({error})") from None
     if about.model not in MODELS or tuple(about.shape) not in MODELS[about.model].shapes:
         raise ArtefactError(f"{path}: model {about.model} of {about.shape} is not known here; export the run again")
+    if not len(about.mean) == len(about.std) == about.shape[0]:
+        raise ArtefactError(f"{path}: mean and std are not one for each channel; export the run again")
     return about
 
 

@@ -9,15 +9,16 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from time import perf_counter
-from typing import NamedTuple
 
 import numpy as np
 
 from serving.errors import busy
 
 
-class _Item(NamedTuple):
+@dataclass(eq=False, slots=True)
+class _Item:
     images: np.ndarray
     answer: asyncio.Future
     arrived: float
@@ -63,7 +64,12 @@ class Batcher:
         self._images += len(images)
         if len(self._waiting) == 1 or self._images >= min(self._last, self.most):
             self._news.set()
-        return await item.answer
+        try:
+            return await item.answer
+        finally:
+            if item.answer.cancelled() and item in self._waiting:  # who asked has gone: there is room for another
+                self._waiting.remove(item)
+                self._images -= len(item.images)
 
     def refuse_if_full(self) -> None:
         """Raises Refused (503), which costs less before a body is read and decoded than afterwards."""

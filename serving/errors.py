@@ -1,26 +1,34 @@
 """A request that is refused: its HTTP status, TorchServe's name for the reason, and one line."""
 
+from starlette.responses import JSONResponse
+
 
 class Refused(Exception):
     """Answered by `status` and one line. `kind`: as TorchServe calls it."""
 
     def __init__(self, status: int, kind: str, message: str):
-        self.status, self.kind, self.message = status, kind, message
-        super().__init__(message)
+        self.status, self.kind, self.message = status, kind, " ".join(message.split())[:300]
+        super().__init__(self.message)
 
     @property
     def headers(self) -> dict[str, str]:
-        """Busy: come again in a second. Where the body was not read to its end, the connection cannot go on."""
-        if self.status == 503:
-            return {"Retry-After": "1"}
-        return {"Connection": "close"} if self.status in (408, 413) else {}
+        """Busy: come again in a second."""
+        return {"Retry-After": "1"} if self.status == 503 else {}
 
 
 def bad(message: str) -> Refused:
     """What was sent cannot be used."""
-    return Refused(400, "BadRequestException", " ".join(message.split())[:300])
+    return Refused(400, "BadRequestException", message)
 
 
 def busy(message: str) -> Refused:
     """Nothing wrong with the request: there is no room for it now."""
     return Refused(503, "ServiceUnavailableException", message)
+
+
+def answer(path: str, refused: Refused, headers: dict[str, str] | None = None) -> JSONResponse:
+    """The refusal in the words of the protocol that was spoken."""
+    said = {"code": refused.status, "type": refused.kind, "message": refused.message}
+    if path.startswith("/v2"):
+        said = {"error": refused.message}
+    return JSONResponse(said, refused.status, {**refused.headers, **(headers or {})})

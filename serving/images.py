@@ -6,19 +6,27 @@ What training data are already, this leaves as it is; so a test image sent as PN
 import io
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image
 
 from serving.errors import Refused, bad
 
 FORMATS = ("JPEG", "PNG", "WEBP")
 MOST_PIXELS = 25_000_000  # of an image before it is resized; while that is done it takes up to 15 bytes a pixel
+MOST_SIDE = 1 << 16  # JPEG and WebP end there; resizing takes 16 bytes for each pixel of a row
+MOST_SCANS = 100  # of a JPEG: each is a pass over all of it, and takes a dozen bytes; encoders make about ten
 SMALL = 1 << 16  # bytes, and pixels, of an image that is decoded at once
+_COMPRESSED = (b"zTXt", b"iTXt", b"iCCP")  # chunks of PNG that may be large without being an image
+_Transpose = Image.Transpose
+_UPRIGHT = {
+    2: _Transpose.FLIP_LEFT_RIGHT, 3: _Transpose.ROTATE_180, 4: _Transpose.FLIP_TOP_BOTTOM, 5: _Transpose.TRANSPOSE,
+    6: _Transpose.ROTATE_270, 7: _Transpose.TRANSVERSE, 8: _Transpose.ROTATE_90,
+}  # fmt: skip  # by EXIF's orientation
 Image.MAX_IMAGE_PIXELS = None  # Pillow only warns above its own limit; ours is checked before a pixel is read
 
 
 def is_small(body: bytes) -> bool:
     """Whether decoding takes about a millisecond, less than a change of threads on a busy machine."""
-    if len(body) > SMALL:
+    if len(body) > SMALL or any(name in body for name in _COMPRESSED):
         return False
     try:
         with Image.open(io.BytesIO(body), formats=FORMATS) as image:
@@ -37,8 +45,12 @@ def decode(body: bytes, shape: tuple[int, int, int]) -> np.ndarray:
         with Image.open(io.BytesIO(body), formats=FORMATS) as image:
             if image.width * image.height > MOST_PIXELS:
                 raise bad(f"the image has {image.width}x{image.height} pixels, {MOST_PIXELS} are the most")
+            if max(image.size) > MOST_SIDE:
+                raise bad(f"the image is {image.width}x{image.height} pixels, {MOST_SIDE} are the most on a side")
+            if body.startswith(b"\xff\xd8") and body.count(b"\xff\xda") > MOST_SCANS:
+                raise bad(f"the image has more than {MOST_SCANS} scans")
             image.load()
-            pixels = _coloured(ImageOps.exif_transpose(image), "L" if channels == 1 else "RGB")
+            pixels = _coloured(_upright(image), "L" if channels == 1 else "RGB")
             if pixels.size != (width, height):
                 pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
             array = np.asarray(pixels)
@@ -47,6 +59,15 @@ def decode(body: bytes, shape: tuple[int, int, int]) -> np.ndarray:
     except Exception as error:  # Pillow's readers raise of all kinds on bytes that are wrong
         raise bad(f"not a whole JPEG, PNG or WebP image ({error or type(error).__name__})") from None
     return array[None] if channels == 1 else np.ascontiguousarray(array.transpose(2, 0, 1))
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """ImageOps.exif_transpose() reads and writes all of EXIF, and fails on tags that are wrong; pictures have such."""
+    try:
+        turned = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation))
+    except Exception:  # as its readers do, of all kinds
+        turned = None
+    return image if turned is None else image.transpose(turned)
 
 
 def _coloured(image: Image.Image, mode: str) -> Image.Image:

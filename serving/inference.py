@@ -1,10 +1,10 @@
 """TorchServe's inference interface: GET /ping, and PUT or POST /predictions/<name>[/<version>] with an image."""
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import perf_counter
 
+import numpy as np
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
@@ -12,16 +12,16 @@ from starlette.routing import Route
 from serving.errors import Refused
 from serving.images import decode, is_small
 from serving.intake import Intake, file_in
+from serving.layer import GONE
 from serving.metrics import NO_MODEL, Metrics
 from serving.models import Models
 
 MOST_LIKELY = 5
+LEFT = 499  # as nginx counts requests whose client left before there was an answer
 
 
 def routes(models: Models, intake: Intake, metrics: Metrics) -> list[Route]:
-    """Two images are decoded at once, so that what they take in memory is bounded."""
-    readers = ThreadPoolExecutor(2, "image")
-    predict = partial(_predict, models, intake, readers)
+    predict = partial(_predict, models, intake)
 
     async def predictions(request: Request) -> JSONResponse:
         return await measured(metrics, models, request, predict)
@@ -45,15 +45,25 @@ async def measured(metrics: Metrics, models: Models, request: Request, handler) 
     except Refused as refused:
         code = refused.status
         raise
+    except asyncio.CancelledError:
+        code = LEFT if GONE in request.scope else 503
+        raise
     finally:
         metrics.answered(model, code, began)
+
+
+def finite(found: np.ndarray) -> np.ndarray:
+    """What a model found, for JSON has no other numbers. Raises Refused (500): all that pixels can be has been given."""
+    if not np.isfinite(found).all():
+        raise Refused(500, "InternalServerException", "the model's answer is not finite: its training diverged")
+    return found
 
 
 async def _ping(request: Request) -> JSONResponse:
     return JSONResponse({"status": "Healthy"})
 
 
-async def _predict(models: Models, intake: Intake, readers: ThreadPoolExecutor, request: Request) -> JSONResponse:
+async def _predict(models: Models, intake: Intake, request: Request) -> JSONResponse:
     model = models.find(request.path_params["name"], request.path_params.get("version"))
     model.batcher.refuse_if_full()
     async with intake.body(request) as body:
@@ -62,7 +72,7 @@ async def _predict(models: Models, intake: Intake, readers: ThreadPoolExecutor, 
         if is_small(content):
             pixels = decode(content, shape)
         else:
-            pixels = await asyncio.get_running_loop().run_in_executor(readers, decode, content, shape)
-    found = (await model.batcher(pixels[None]))[0, 1]
+            pixels = await intake.convert(decode, content, shape)
+    found = finite(await model.batcher(pixels[None]))[0, 1]
     likely = found.argsort()[::-1][:MOST_LIKELY]
     return JSONResponse({model.about.classes[i]: float(found[i]) for i in likely})

@@ -1,9 +1,11 @@
 """How a request's body comes in: bounded in bytes, in time, and in what all requests together may hold."""
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 
-from starlette.datastructures import UploadFile
+from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
@@ -11,23 +13,28 @@ from serving.errors import Refused, bad, busy
 
 
 class Intake:
-    """Reads bodies. `most_bytes` of one, `together_bytes` of all that are held at once, `seconds` for one to come."""
+    """Reads bodies. `most_bytes` of one, `together_bytes` of all that are held at once, `seconds` for one to come.
 
-    def __init__(self, most_bytes: int, seconds: float, together_bytes: int = 128 << 20):
-        self.most_bytes, self.seconds, self.together_bytes = most_bytes, seconds, together_bytes
-        self._held = 0
+    `capacity`: how many that have come may wait to be made sense of.
+    """
+
+    def __init__(self, most_bytes: int, seconds: float, capacity: int, together_bytes: int = 128 << 20):
+        self.most_bytes, self.seconds, self.capacity, self.together_bytes = (
+            most_bytes,
+            seconds,
+            capacity,
+            together_bytes,
+        )
+        self._held = self._waiting = 0
+        self._readers = ThreadPoolExecutor(2, "reader")  # two at once: what reading takes in memory is bounded
 
     @asynccontextmanager
     async def body(self, request: Request):
         """The whole body, held until the block ends. Raises Refused (408, 413, 503, or 400 for a client that left)."""
-        content, stream = bytearray(), request.stream()
+        content = bytearray()
         try:
-            await asyncio.wait_for(self._read(request, stream, content), self.seconds)
+            await asyncio.wait_for(self._read(request, content), self.seconds)
             yield bytes(content)
-        except Refused as refused:
-            if refused.status == 413:
-                await _discard(request, stream)
-            raise
         except asyncio.TimeoutError:
             message = f"the body did not come within {self.seconds:g} s"
             raise Refused(408, "RequestTimeoutException", message) from None
@@ -36,12 +43,22 @@ class Intake:
         finally:
             self._held -= len(content)
 
-    async def _read(self, request: Request, stream, content: bytearray) -> None:
+    async def convert(self, read: Callable, *arguments):
+        """What `read` makes of a body, in a thread. Raises Refused (503), and what `read` does."""
+        if self._waiting >= self.capacity:
+            raise busy(f"{self.capacity} bodies are waiting to be read already")
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._readers, read, *arguments)
+        finally:
+            self._waiting -= 1
+
+    async def _read(self, request: Request, content: bytearray) -> None:
         too_large = Refused(413, "RequestEntityTooLargeException", f"the body is larger than {self.most_bytes} bytes")
         said = request.headers.get("content-length", "")
         if said.isdecimal() and int(said) > self.most_bytes:
             raise too_large
-        async for chunk in stream:
+        async for chunk in request.stream():
             if len(content) + len(chunk) > self.most_bytes:
                 raise too_large
             if self._held + len(chunk) > self.together_bytes:
@@ -50,36 +67,27 @@ class Intake:
             self._held += len(chunk)
 
 
-async def _discard(request: Request, stream) -> None:
-    """Read on for a second at most: a connection that is closed over unread bytes is reset, and the answer lost."""
-
-    async def rest() -> None:
-        async for _ in stream:
-            pass
-
-    if "expect" not in request.headers:  # a client that asked first does not send it then
-        with suppress(asyncio.TimeoutError, ClientDisconnect):
-            await asyncio.wait_for(rest(), 1)
-
-
 async def file_in(request: Request, body: bytes) -> bytes:
     """The image in a body: the multipart field `data`, or the body as it is. Raises Refused (400)."""
-    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+    kind = request.headers.get("content-type", "")
+    if not kind.lower().startswith("multipart/form-data"):
         return body
+    headers = Headers({"content-type": f"{kind}; charset=latin-1"})  # a field without a file name is text: as it came
 
     async def stream():
         yield body
 
     try:
-        form = await MultiPartParser(
-            request.headers, stream(), max_files=4, max_fields=4, max_part_size=len(body)
-        ).parse()
+        parser = MultiPartParser(headers, stream(), max_files=4, max_fields=4, max_part_size=len(body))
+        parser.spool_max_size = len(body) + 1  # in memory: what clients send is on no disk
+        form = await parser.parse()
     except (MultiPartException, KeyError, ValueError, UnicodeError) as error:
         raise bad(f"not a multipart form: {getattr(error, 'message', error)}") from None
     try:
-        field = form.get("data")
-        if field is None:
-            raise bad("the form has no field named data")
-        return await field.read() if isinstance(field, UploadFile) else field.encode()
+        fields = form.getlist("data")
+        if len(fields) != 1:
+            raise bad(f"the form has {len(fields) or 'no'} field{'s'[: len(fields) > 1]} named data: one is wanted")
+        field = fields[0]
+        return await field.read() if isinstance(field, UploadFile) else field.encode("latin-1")
     finally:
         await form.close()

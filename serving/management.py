@@ -11,6 +11,7 @@ from serving.errors import Refused, bad
 from serving.models import MOST_BATCH, MOST_DELAY_MS, MOST_WORKERS, Models, Version
 
 BATCH, DELAY_MS = 32, 5  # where registration does not say
+_PROCESSING = {"status": "Processing worker updates..."}
 
 
 def routes(models: Models) -> list[Route]:
@@ -39,6 +40,11 @@ def _whole(request: Request, name: str, default: int, low: int, high: int) -> in
     return int(text)
 
 
+def _waits(request: Request) -> bool:
+    """Whether the answer is wanted when all is done: that is when all are given, so that only their words differ."""
+    return request.query_params.get("synchronous", "false").lower() == "true"
+
+
 async def _list(models: Models, request: Request) -> JSONResponse:
     """A page of the models' names; nextPageToken where there are more."""
     limit = _whole(request, "limit", 100, 1, 1000)
@@ -61,6 +67,8 @@ async def _register(models: Models, request: Request) -> JSONResponse:
         most=_whole(request, "batch_size", BATCH, 1, MOST_BATCH),
         delay_ms=_whole(request, "max_batch_delay", DELAY_MS, 0, MOST_DELAY_MS),
     )
+    if workers and not _waits(request):
+        return JSONResponse(_PROCESSING, 202)
     said = f'Model "{made.name}" Version: {made.version} registered with {workers} initial workers'
     return JSONResponse({"status": said + ("" if workers else ". Use scale workers API to add workers for the model.")})
 
@@ -110,8 +118,8 @@ async def _scale(models: Models, request: Request) -> JSONResponse:
     if _whole(request, "max_worker", max(least, 1), 0, MOST_WORKERS) < least:
         raise bad("max_worker: at least min_worker")
     models.scale(name, version, least)
-    if request.query_params.get("synchronous", "false").lower() != "true":
-        return JSONResponse({"status": "Processing worker updates..."}, 202)
+    if not _waits(request):
+        return JSONResponse(_PROCESSING, 202)
     of = f", version: {version}" if version else ""
     return JSONResponse({"status": f"Workers scaled to {least} for model: {name}{of}"})
 

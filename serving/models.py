@@ -36,7 +36,7 @@ class Version:
 
 def missing(name: str, version: str | None = None) -> Refused:
     of = f", version {version}" if version else ""
-    return Refused(404, "ModelNotFoundException", f"Model not found: {name[:80]}{of}")
+    return Refused(404, "ModelNotFoundException", f"Model not found: {name[:80]}{of[:80]}")
 
 
 class Models:
@@ -47,6 +47,7 @@ class Models:
         self._served: dict[str, dict[str, Version]] = {}  # by name and version
         self._pool = ThreadPoolExecutor(MOST_WORKERS, "model")
         self._lock = asyncio.Lock()  # one change at a time
+        self._recalling = False
 
     def names(self) -> list[str]:
         return sorted(self._served)
@@ -139,6 +140,8 @@ class Models:
         return one
 
     def _remember(self) -> None:
+        if self._recalling:  # killed now, it would have forgotten those that come next
+            return
         said = [
             {
                 "url": one.url,
@@ -152,27 +155,31 @@ class Models:
             for one in self.all()
         ]
         part = self.store / f"{MEMORY}.part"
-        part.write_text(json.dumps(said))
-        part.replace(self.store / MEMORY)
+        try:
+            part.write_text(json.dumps(said))
+            part.replace(self.store / MEMORY)
+        except OSError as error:  # it is served all the same
+            print(f"{self.store / MEMORY}: cannot be written ({error}); a restart will not know", flush=True)
 
     async def recall(self, say=print) -> None:
-        """Serve again what was served before a restart; what cannot be is told and left out."""
+        """Serve again what was served before a restart; what cannot be is told, and forgotten with the next change."""
         try:
             said = json.loads((self.store / MEMORY).read_text())
+            said = [(one.pop("default"), one) for one in said]
         except FileNotFoundError:
             return
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
             say(f"{self.store / MEMORY}: cannot be read ({error}); nothing is served")
             return
-        defaults = []
-        for one in said:
-            default = one.pop("default")
+        self._recalling, defaults = True, []
+        for default, one in said:
             try:
                 made = await self.register(**one)
-            except (Refused, TypeError) as error:
+            except (Refused, TypeError, ValueError) as error:
                 say(f"{one.get('name')} is not served any more: {error}")
                 continue
             if default:
                 defaults.append(made)
         for one in defaults:
             self.set_default(one.name, one.version)
+        self._recalling = False

@@ -1,7 +1,8 @@
 """Three HTTP servers on one event loop: predictions, management, metrics.
 
-uvicorn speaks HTTP. It has no time limit for the head of a request, so the protocol here adds one; bodies are bounded
-in serving/intake.py. Its own handling of signals, which would end the process by the signal, is left out.
+uvicorn speaks HTTP. It has no time limit for the head of a request, nor for a client to take its answer, so the
+protocol here adds them; bodies are bounded in serving/intake.py. Its own handling of signals, which would end the
+process by the signal, is left out.
 """
 
 import asyncio
@@ -18,20 +19,23 @@ from starlette.routing import Route
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from serving import inference, management, v2
-from serving.errors import Refused
+from serving.errors import Refused, answer
 from serving.intake import Intake
+from serving.layer import Layer
 from serving.metrics import Metrics
 from serving.models import Models
 
 HEAD_SECONDS, HEAD_BYTES = 10.0, 64 << 10
-DRAIN_SECONDS = 2  # for what is in flight; Docker kills after 3 (stop_grace_period)
-CONNECTIONS = 900  # open at once on a port; a process may usually have 1024 files
+TAKE_SECONDS = 30.0
+DRAIN_SECONDS = 10  # for what is in flight; Docker kills after 12 (stop_grace_period)
 
 
 class Protocol(HttpToolsProtocol):
-    """Closes a connection whose request head is not whole within HEAD_SECONDS or HEAD_BYTES."""
+    """Closes a connection whose request head is not whole within HEAD_SECONDS or HEAD_BYTES, and one whose client
+    takes nothing of its answers for TAKE_SECONDS.
+    """
 
-    _timer = None
+    _timer = _stuck = None
     _head_bytes = 0
 
     def connection_made(self, transport) -> None:
@@ -51,7 +55,21 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc) -> None:
         self._head_is_whole()
+        self._taken()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stuck = self.loop.call_later(TAKE_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._taken()
+
+    def _taken(self) -> None:
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
 
     def _expect_head(self) -> None:
         self._timer = self.loop.call_later(HEAD_SECONDS, self._too_slow)
@@ -76,7 +94,7 @@ class _Server(uvicorn.Server):
 def applications(models: Models, intake: Intake, metrics: Metrics) -> list[Starlette]:
     """Those of the three ports."""
 
-    def figures(request: Request) -> Response:
+    async def figures(request: Request) -> Response:  # on the loop's thread, as all that changes what is served
         metrics.serves(models.all())
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
@@ -89,28 +107,24 @@ def applications(models: Models, intake: Intake, metrics: Metrics) -> list[Starl
     return [Starlette(routes=routes, exception_handlers=handlers) for routes in routed]
 
 
-def _answer(request: Request, status: int, kind: str, message: str, headers=None) -> JSONResponse:
-    """An error in the words of the protocol that was spoken."""
-    if request.url.path.startswith("/v2"):
-        return JSONResponse({"error": message}, status, headers)
-    return JSONResponse({"code": status, "type": kind, "message": message}, status, headers)
-
-
 def _refused(request: Request, error: Refused) -> JSONResponse:
-    return _answer(request, error.status, error.kind, error.message, error.headers)
+    return answer(request.scope["path"], error)
 
 
 def _no_such_page(request: Request, error: HTTPException) -> JSONResponse:
     kind = {404: "ResourceNotFoundException", 405: "MethodNotAllowedException"}.get(error.status_code, "Exception")
-    return _answer(request, error.status_code, kind, error.detail, error.headers)
+    return answer(request.scope["path"], Refused(error.status_code, kind, error.detail), error.headers)
 
 
 def _own_fault(request: Request, error: Exception) -> JSONResponse:
-    return _answer(request, 500, "InternalServerException", f"{type(error).__name__}")
+    return answer(request.scope["path"], Refused(500, "InternalServerException", type(error).__name__))
 
 
 def listen(host: str, ports: list[int]) -> list[socket.socket]:
-    """A socket for each port; 0 is any free one. Raises OSError, whose filename is the port that cannot be had."""
+    """A socket for each port; 0 is any free one. Raises OSError, whose filename is the port that cannot be had.
+
+    They listen at once: two servers that have only bound a port both have it.
+    """
     made = []
     for port in ports:
         # Named, as asyncio turns off Nagle's algorithm on such alone: an answer's body would wait 40 ms for an ACK.
@@ -118,6 +132,7 @@ def listen(host: str, ports: list[int]) -> list[socket.socket]:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             one.bind((host, port))
+            one.listen()
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(port)) from None
         made.append(one)
@@ -134,23 +149,8 @@ async def serve(
 ) -> None:
     """Serve until `stop` is set, then answer what is in flight. `ready` is called once all ports answer."""
     await models.recall()
-    servers = [
-        _Server(
-            uvicorn.Config(
-                application,
-                http=Protocol,
-                ws="none",
-                lifespan="off",
-                access_log=False,
-                log_level="warning",
-                server_header=False,
-                limit_concurrency=CONNECTIONS,
-                timeout_graceful_shutdown=DRAIN_SECONDS,
-            )
-        )
-        for application in applications(models, intake, metrics)
-    ]
-
+    applied = applications(models, intake, metrics)
+    servers = [_server(Layer(one, cancels=one is applied[0])) for one in applied]  # a model that is loaded is wanted
     tasks = [asyncio.create_task(server.serve([one])) for server, one in zip(servers, sockets, strict=True)]
     while not all(server.started for server in servers) and not any(task.done() for task in tasks):
         await asyncio.sleep(0.01)
@@ -159,3 +159,19 @@ async def serve(
     for server in servers:
         server.should_exit = True
     await asyncio.gather(*tasks)
+
+
+def _server(layer: Layer) -> _Server:
+    config = uvicorn.Config(
+        layer,
+        http=Protocol,
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+    )
+    made = _Server(config)
+    layer.connections = made.server_state.connections
+    return made

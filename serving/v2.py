@@ -4,7 +4,6 @@ Input `images`: UINT8 (n, channels, height, width), or the same pixels, 0 to 255
 `logits`, FP32 (n, classes). Normalisation is the server's.
 """
 
-import asyncio
 import json
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -15,7 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from serving.errors import bad
-from serving.inference import measured
+from serving.inference import finite, measured
 from serving.intake import Intake
 from serving.metrics import Metrics
 from serving.models import Models, Version
@@ -34,13 +33,16 @@ def routes(models: Models, intake: Intake, metrics: Metrics) -> list[Route]:
         return JSONResponse(about(models, _asked(models, request)))
 
     async def ready(request: Request) -> JSONResponse:
-        there = _asked(models, request).batcher.workers > 0
-        return JSONResponse({"ready": there}, 200 if there else 503)
+        model = _asked(models, request)
+        return _readiness(model.batcher.workers > 0, name=model.name)
+
+    async def all_ready(request: Request) -> JSONResponse:
+        return _readiness(all(model.batcher.workers for model in models.all()))
 
     made = [
         Route("/v2", _server),
-        Route("/v2/health/live", lambda request: JSONResponse({"live": True})),
-        Route("/v2/health/ready", lambda request: JSONResponse({"ready": True})),
+        Route("/v2/health/live", _live),
+        Route("/v2/health/ready", all_ready),
     ]
     for base in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
         made += [
@@ -51,7 +53,15 @@ def routes(models: Models, intake: Intake, metrics: Metrics) -> list[Route]:
     return made
 
 
-def _server(request: Request) -> JSONResponse:
+def _readiness(there: bool, **more: str) -> JSONResponse:
+    return JSONResponse(more | {"ready": there}, 200 if there else 503)
+
+
+async def _live(request: Request) -> JSONResponse:
+    return JSONResponse({"live": True})
+
+
+async def _server(request: Request) -> JSONResponse:
     try:
         own = version("syncbed")
     except PackageNotFoundError:  # in the image the code is a folder, not a package
@@ -80,11 +90,8 @@ async def _infer(models: Models, intake: Intake, request: Request) -> JSONRespon
     model.batcher.refuse_if_full()
     shape = tuple(model.about.shape)
     async with intake.body(request) as body:
-        asked = await asyncio.get_running_loop().run_in_executor(None, read, body, shape, model.batcher.most)
-    identity, wanted, images = asked
-    found = await model.batcher(images)
-    if not np.isfinite(found).all():
-        raise bad("the model's answer is not finite: pixels are 0 to 255")
+        identity, wanted, images = await intake.convert(read, body, shape, model.batcher.most)
+    found = finite(await model.batcher(images))
     outputs = [
         {
             "name": name,
@@ -104,8 +111,11 @@ def read(body: bytes, shape: tuple[int, ...], most: int) -> tuple[str, list[str]
         asked = json.loads(body, parse_constant=lambda text: 1 / 0)
     except (ValueError, RecursionError, ZeroDivisionError):
         raise bad("the body is no JSON") from None
-    if not isinstance(asked, dict) or not isinstance(asked.get("id", ""), str):
+    identity = asked.get("id", "") if isinstance(asked, dict) else None
+    if not isinstance(identity, str):
         raise bad("the body is no request of the Open Inference Protocol: an object with inputs")
+    if any("\ud800" <= letter <= "\udfff" for letter in identity):
+        raise bad("id: half a surrogate pair is no text")
     inputs = asked.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
         raise bad("inputs: a list of one tensor, named images")
@@ -113,7 +123,7 @@ def read(body: bytes, shape: tuple[int, ...], most: int) -> tuple[str, list[str]
     names = [one.get("name") if isinstance(one, dict) else None for one in outputs] if isinstance(outputs, list) else []
     if not names or any(not isinstance(name, str) or name not in OUTPUTS for name in names):
         raise bad(f"outputs: a list of {', '.join(OUTPUTS)}")
-    return asked.get("id", ""), list(dict.fromkeys(names)), _tensor(inputs[0], shape, most)
+    return identity, list(dict.fromkeys(names)), _tensor(inputs[0], shape, most)
 
 
 def _tensor(given: dict, shape: tuple[int, ...], most: int) -> np.ndarray:
@@ -139,7 +149,6 @@ def _tensor(given: dict, shape: tuple[int, ...], most: int) -> np.ndarray:
         or values.shape not in ((values.size,), tuple(size))
     ):
         raise bad("data: a list of numbers, flat or nested as shape says")
-    if kind == "UINT8" and (values.dtype.kind == "f" or values.min() < 0 or values.max() > 255):
-        raise bad("data: UINT8 is whole numbers from 0 to 255")
-    with np.errstate(over="ignore"):
-        return values.reshape(size).astype(_TYPES[kind])
+    if (kind == "UINT8" and values.dtype.kind == "f") or values.min() < 0 or values.max() > 255:
+        raise bad(f"data: {'whole ' if kind == 'UINT8' else ''}numbers from 0 to 255, as pixels are")
+    return values.reshape(size).astype(_TYPES[kind])

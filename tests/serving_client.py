@@ -84,7 +84,7 @@ class Running:
         sockets = listen("127.0.0.1", [0, 0, 0])
         self.port, self.management, self.metrics = (one.getsockname()[1] for one in sockets)
         self.models = Models(self.store, metrics, self._limits["capacity"])
-        intake = Intake(self._limits["body_bytes"], self._limits["body_seconds"])
+        intake = Intake(self._limits["body_bytes"], self._limits["body_seconds"], self._limits["capacity"])
         await serve(sockets, self.models, intake, metrics, self._stop, self._ready.set)
 
     def start(self) -> "Running":
@@ -114,3 +114,33 @@ def running(store, **limits):
         server.stop()
         server.thread.join(20)
         assert not server.thread.is_alive()
+
+
+class Held:
+    """Puts itself in the place of a model's computing, and holds it until told."""
+
+    def __init__(self, made, name="cnn"):
+        batcher = made.models.find(name).batcher
+        self.may, self.computing, self._predict = threading.Event(), threading.Event(), batcher._predict
+        batcher._predict = self
+        self.calls = 0
+
+    def __call__(self, images):
+        self.calls += 1
+        self.computing.set()
+        assert self.may.wait(20)
+        return self._predict(images)
+
+
+def in_flight(made, count):
+    """That many requests, each in a thread; their answers end up in the list."""
+    answers = []
+    threads = [threading.Thread(target=lambda: answers.append(made.predict(IMAGE))) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads, answers
+
+
+def wait_until(true):
+    while not true():
+        threading.Event().wait(0.005)

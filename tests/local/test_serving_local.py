@@ -94,8 +94,8 @@ def tmp(served) -> Path:
 
 
 def server_of(served) -> psutil.Process:
-    (said,) = [json.loads(path.read_text()) for path in tmp(served).glob("syncbed-serve-*/server.json")]
-    return psutil.Process(said["pid"])
+    (store,) = map(str, tmp(served).glob("syncbed-serve-*/store"))
+    return next(p for p in psutil.process_iter() if store in p.cmdline())
 
 
 def test_sigterm_is_a_good_end(tmp_path):

@@ -38,7 +38,8 @@ def test_every_service_is_hardened(name):
         and service.keys() & {"cpus", "cpu_quota"}
         and service["pids_limit"]
     )
-    assert service["restart"] == "unless-stopped" and service["stop_grace_period"] == "3s"
+    assert service["restart"] == "unless-stopped"
+    assert service["stop_grace_period"] == ("12s" if name == "serve" else "3s")
     assert service["logging"]["driver"] == "json-file" and set(service["logging"]["options"]) == {
         "max-size",
         "max-file",

@@ -160,6 +160,25 @@ def test_who_has_gone_takes_no_room_in_a_batch():
     assert run(scenario) == [1, 1]
 
 
+def test_who_has_gone_takes_no_room_in_the_queue():
+    async def scenario():
+        model = Model()
+        made = batcher(model, capacity=2)
+        first = await hold(model, made)
+        for task in (gone := ask(made, [5, 6])):
+            await asyncio.sleep(0)
+            task.cancel()
+        await asyncio.gather(*gone, return_exceptions=True)
+        there = ask(made, [7, 8])
+        await asyncio.sleep(0)
+        assert len(made) == 2
+        model.may.set()
+        await asyncio.gather(first, *there)
+        return model.sizes
+
+    assert run(scenario) == [1, 2]
+
+
 def test_workers_come_and_go():
     async def scenario():
         model = Model()

@@ -94,6 +94,16 @@ def test_a_second_export_takes_the_place_of_the_first(tmp_path):
     assert command.export("r-1", tmp_path) == first and artefact.read(first).step == 80
 
 
+@pytest.mark.parametrize("name", [ABOUT, WEIGHTS])
+@pytest.mark.parametrize("content", [None, b"", b"[]", b"{}", b'{"step": 40}'])
+def test_a_damaged_export_is_no_export(tmp_path, name, content):
+    """So that `make serve` exports again."""
+    run_folder(tmp_path)
+    path = exported(tmp_path) / name
+    path.unlink() if content is None else path.write_bytes(content)
+    assert command.present("r-1", tmp_path) is None
+
+
 def test_a_diverged_model_is_refused_in_one_line_and_leaves_the_old_export(tmp_path):
     run_folder(tmp_path)
     kept = exported(tmp_path)
@@ -144,6 +154,8 @@ def edit(**fields):
         (edit(model="os:system"), "model os:system of .* is not known here"),
         (edit(extra=1), "cannot be read"),
         (edit(classes=["a"]), "cannot be loaded"),
+        (edit(mean=[0.5]), "mean and std are not one for each channel"),
+        (edit(std=[0.5] * 4), "mean and std are not one for each channel"),
         (edit(shape=[3, 2]), "of .3, 2. is not known here"),
         (damage(WEIGHTS), "damaged"),
         (lambda folder: (folder / WEIGHTS).unlink(), "cannot be loaded"),

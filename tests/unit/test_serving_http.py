@@ -3,13 +3,12 @@
 import asyncio
 import json
 import socket
-import threading
 
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from promql import known
-from serving_client import IMAGE, ask, form, png, running
+from serving_client import IMAGE, Held, ask, form, in_flight, png, running, wait_until
 
 from serving import server
 from serving.images import is_small
@@ -23,6 +22,7 @@ def test_the_five_most_likely_most_likely_first_however_the_image_comes(served, 
         served.predict(IMAGE, method="POST"),
         served.predict(IMAGE, "/predictions/cnn/1.0"),
         served.predict(body, method="POST", headers=headers),
+        served.predict(form(IMAGE, filename=None)[0], method="POST", headers=headers),
         served.predict(IMAGE, headers={"Content-Type": "application/x-www-form-urlencoded"}, method="POST"),
     ]
     for answer in answers:
@@ -51,8 +51,18 @@ def test_ping(served):
         ("PUT", "/predictions/cnn", bytes(200_001), {}, 413, "larger than 200000 bytes"),
         ("PUT", "/predictions/cnn", iter([bytes(150_000)] * 2), {}, 413, "larger than 200000 bytes"),
         ("POST", "/predictions/cnn", form(IMAGE, "image")[0], form(b"")[1], 400, "no field named data"),
+        (
+            "POST",
+            "/predictions/cnn",
+            form(IMAGE)[0][:-10] + b"\r\n" + form(IMAGE)[0],
+            form(b"")[1],
+            400,
+            "2 fields named",
+        ),
         ("POST", "/predictions/cnn", b"nothing", form(b"")[1], 400, "form"),
         ("POST", "/predictions/cnn", b"x", {"Content-Type": "multipart/form-data"}, 400, "not a multipart form"),
+        ("PUT", "/predictions/a%0Ab", IMAGE, {}, 404, "Model not found: a b"),
+        ("PUT", "/predictions/cnn/" + "7" * 5000, IMAGE, {}, 404, "Model not found: cnn, version 777"),
         ("GET", "/predictions/cnn", None, {}, 405, "Method Not Allowed"),
         ("GET", "/", None, {}, 404, "Not Found"),
     ],
@@ -61,6 +71,7 @@ def test_what_cannot_be_answered_is_one_line(served, method, path, body, headers
     answer = ask(served.port, method, path, body, headers)
     assert answer.status == status and answer.json["code"] == status and answer.json["type"].endswith("Exception")
     assert says in answer.json["message"] and "\n" not in answer.json["message"]
+    assert len(answer.json["message"]) <= 300
     assert served.predict(IMAGE).status == 200
 
 
@@ -84,34 +95,6 @@ def test_a_head_without_end_is_cut_off(served):
             endless.sendall(b"X-Filler: " + bytes([97]) * 10_000 + b"\r\n")
 
 
-class Held:
-    """Puts itself in the place of a model's computing, and holds it until told."""
-
-    def __init__(self, made, name="cnn"):
-        batcher = made.models.find(name).batcher
-        self.may, self.computing, self._predict = threading.Event(), threading.Event(), batcher._predict
-        batcher._predict = self
-
-    def __call__(self, images):
-        self.computing.set()
-        assert self.may.wait(20)
-        return self._predict(images)
-
-
-def in_flight(made, count):
-    """That many requests, each in a thread; their answers end up in the list."""
-    answers = []
-    threads = [threading.Thread(target=lambda: answers.append(made.predict(IMAGE))) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    return threads, answers
-
-
-def wait_until(true):
-    while not true():
-        threading.Event().wait(0.005)
-
-
 def test_a_full_queue_answers_503_with_retry_after_and_serves_on(own_store):
     with running(own_store, capacity=2) as made:
         made.manage("POST", "/models?url=first&model_name=cnn&initial_workers=1&batch_size=1")
@@ -132,6 +115,17 @@ def test_a_full_queue_answers_503_with_retry_after_and_serves_on(own_store):
         for thread in threads + more[0]:
             thread.join()
         assert [answer.status for answer in answers + more[1]] == [200] * 3 and made.predict(IMAGE).status == 200
+
+
+def test_a_model_that_diverged_is_told(fresh):
+    fresh.manage("POST", "/models?url=first&model_name=cnn&initial_workers=1")
+    batcher = fresh.models.find("cnn").batcher
+    batcher._predict = lambda images: np.full((len(images), 2, 10), np.nan, np.float32)
+    tensor = {"inputs": [{"name": "images", "datatype": "UINT8", "shape": [1, 3, 32, 32], "data": [0] * 3072}]}
+    answer = fresh.predict(IMAGE)
+    assert answer.status == 500 and "its training diverged" in answer.json["message"]
+    answer = ask(fresh.port, "POST", "/v2/models/cnn/infer", json.dumps(tensor))
+    assert answer.status == 500 and "its training diverged" in answer.json["error"]
 
 
 def test_what_is_in_flight_is_answered_at_the_end_and_nothing_new_is_taken(fresh):

@@ -13,7 +13,7 @@ from PIL import Image
 from serving_client import png
 
 from serving.errors import Refused
-from serving.images import MOST_PIXELS, decode
+from serving.images import MOST_PIXELS, MOST_SCANS, decode, is_small
 
 RNG = np.random.default_rng(1)
 COLOUR, GREY = (3, 32, 32), (1, 28, 28)
@@ -61,8 +61,9 @@ def test_any_mode_and_size_becomes_what_training_had(image, kind, how, colour):
     assert grey.shape == GREY
 
 
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_rotation_is_undone(orientation):
+def test_exif_rotation_is_undone(orientation, kind):
     """The bright corner is upper left when the picture is upright, whatever way it was stored."""
     upright = np.zeros((64, 64, 3), np.uint8)
     upright[:16, :32] = 255
@@ -72,16 +73,64 @@ def test_exif_rotation_is_undone(orientation):
     }[orientation](upright)  # fmt: skip
     exif = Image.Exif()
     exif[0x0112] = orientation
-    found = decode(save(Image.fromarray(np.ascontiguousarray(stored)), "JPEG", quality=95, exif=exif), COLOUR)
+    found = decode(save(Image.fromarray(np.ascontiguousarray(stored)), kind, quality=95, exif=exif), COLOUR)
     assert found[:, 2:6, 2:14].min() > 200 and found[:, 12:, :].max() < 60 and found[:, :, 20:].max() < 60
+
+
+def exif_with(*entries: bytes) -> bytes:
+    """Orientation 3, and these entries of 12 bytes."""
+    right = struct.pack(">HHIHH", 0x0112, 3, 1, 3, 0)
+    return b"Exif\0\0MM\0*\0\0\0\x08" + struct.pack(">H", 1 + len(entries)) + right + b"".join(entries) + bytes(4)
+
+
+@pytest.mark.parametrize(
+    "exif",
+    [
+        exif_with(struct.pack(">HHII", 0x011A, 5, 1, 8)),  # a rational that is no number of its kind
+        exif_with(struct.pack(">HHII", 0x011A, 10, 1, 10)),
+        exif_with(struct.pack(">HHIHH", 0x011A, 3, 1, 72, 0)),  # a resolution that is a short
+        exif_with(struct.pack(">HHII", 0x8769, 4, 1, 0xFFFFFFF0)),  # a part that is beyond the end
+        exif_with(struct.pack(">HHII", 0x8825, 2, 4, 0x41414141)),  # a part that is text
+        exif_with(struct.pack(">HHII", 0x9286, 99, 1, 0)),  # of no known type
+        exif_with(struct.pack(">HHII", 0x010F, 2, 0xFFFFFFFF, 8)),
+        exif_with()[:20],
+        b"Exif\0\0",
+        b"Exif\0\0nonsense",
+    ],
+)
+def test_wrong_exif_is_no_reason_to_refuse_a_picture(exif):
+    upright = np.zeros((64, 64, 3), np.uint8)
+    upright[:16] = 255
+    found = decode(save(Image.fromarray(upright), "JPEG", quality=95, exif=exif), COLOUR)
+    top, bottom = found[:, 1:6].mean(), found[:, -6:-1].mean()
+    assert {round(top, -2), round(bottom, -2)} == {300, 0}
+    if len(exif) > 30 and b"AAAA" not in exif:
+        assert bottom > top, "where its orientation can be read it counts"
+
+
+def chunk(name: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+
+def scans(count) -> bytes:
+    """A progressive JPEG whose last scan is repeated."""
+    body = save(Image.new("RGB", (64, 64), RED), "JPEG", progressive=True)
+    last = body[body.rindex(b"\xff\xda") : -2]
+    return body[:-2] + last * count + body[-2:]
+
+
+def test_a_progressive_jpeg_is_an_image():
+    assert np.abs(decode(scans(0), COLOUR).astype(int) - np.array([254, 0, 0])[:, None, None]).max() <= 3
+
+
+@pytest.mark.parametrize("name", [b"zTXt", b"iTXt", b"iCCP"])
+def test_chunks_that_may_unfold_to_megabytes_are_not_read_on_the_loop(name):
+    body = png(np.zeros(COLOUR, np.uint8))
+    assert is_small(body) and not is_small(body[:33] + chunk(name, b"k\0\0" + zlib.compress(bytes(1000))) + body[33:])
 
 
 def bomb(width, height) -> bytes:
     """A PNG of a few bytes that claims to be this large."""
-
-    def chunk(name, data):
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
 
@@ -97,6 +146,9 @@ def bomb(width, height) -> bytes:
         (save(Image.new("RGB", (99, 99), RED), "JPEG")[:500], "not a whole JPEG, PNG or WebP image"),
         (bomb(10_000, 10_000), f"{MOST_PIXELS} are the most"),
         (bomb(60_000, 60_000), f"{MOST_PIXELS} are the most"),
+        (bomb(25_000_000, 1), "65536 are the most on a side"),
+        (bomb(1, 25_000_000), "65536 are the most on a side"),
+        (scans(MOST_SCANS), f"more than {MOST_SCANS} scans"),
     ],
 )
 def test_what_is_no_image_is_one_line(body, says):

@@ -12,6 +12,7 @@ def test_management_as_torchserve_documents_it(fresh):
     )  # fmt: skip
     assert fresh.manage("GET", "/models").json == {"models": [{"modelName": "vgg", "modelUrl": "first"}]}
     assert "Use scale workers API" in fresh.manage("POST", "/models?url=second").json["status"]
+    assert ask(fresh.port, "GET", "/v2/health/ready").status == 503, "ready is when all models are"
     page = fresh.manage("GET", "/models?limit=1").json
     assert page == {"nextPageToken": "1", "models": [{"modelName": "second", "modelUrl": "second"}]}
     assert fresh.manage("GET", "/models?limit=1&next_page_token=1").json["models"][0]["modelName"] == "vgg"
@@ -24,16 +25,17 @@ def test_management_as_torchserve_documents_it(fresh):
 
     grey = png(PIXELS[:1])
     assert fresh.predict(grey, "/predictions/second").status == 503, "it has no workers yet"
-    assert ask(fresh.port, "GET", "/v2/models/second/ready").status == 503
+    ready = ask(fresh.port, "GET", "/v2/models/second/ready")
+    assert (ready.status, ready.json) == (503, {"name": "second", "ready": False})
     scaled = fresh.manage("PUT", "/models/second?min_worker=2")
     assert (scaled.status, scaled.json) == (202, {"status": "Processing worker updates..."})
     scaled = fresh.manage("PUT", "/models/second/1.0?min_worker=3&synchronous=true")
     assert (scaled.status, scaled.json["status"]) == (200, "Workers scaled to 3 for model: second, version: 1.0")
     assert fresh.predict(grey, "/predictions/second").status == 200
+    assert ask(fresh.port, "GET", "/v2/health/ready").status == 200
 
-    assert (
-        fresh.manage("POST", "/models?url=second&model_name=vgg&initial_workers=1").json["status"].split()[3] == "2.0"
-    )
+    made = fresh.manage("POST", "/models?url=second&model_name=vgg&initial_workers=1")
+    assert (made.status, made.json) == (202, {"status": "Processing worker updates..."})
     assert [one["modelVersion"] for one in fresh.manage("GET", "/models/vgg/all").json] == ["1.0", "2.0"]
     assert fresh.manage("GET", "/models/vgg").json[0]["modelVersion"] == "2.0", "what came last is the default"
     assert fresh.manage("PUT", "/models/vgg/1.0/set-default").status == 200
@@ -92,3 +94,32 @@ def test_what_was_served_is_served_again_after_a_restart(own_store):
     for one in before + after:
         one["workers"] = len(one["workers"])
     assert after == before and after[0]["workers"] == 2 and after[0]["batchSize"] == 7
+
+
+def test_what_cannot_be_served_after_a_restart_is_remembered_until_something_changes(own_store):
+    """Killed on its way through what was served, a server that wrote at each step would forget what comes next."""
+    with running(own_store) as made:
+        for name in ("first", "second"):
+            made.manage("POST", f"/models?url={name}&initial_workers=1")
+    (own_store / "first").rename(own_store / ".first")
+    with running(own_store) as made:
+        assert made.models.names() == ["second"]
+    (own_store / ".first").rename(own_store / "first")
+    with running(own_store) as made:
+        assert made.models.names() == ["first", "second"]
+
+
+@pytest.mark.parametrize("memory", ["", "[", "7", "[1]", "[[]]", '[{"url": "first"}]', '[{"default": true}]', "\x00"])
+def test_a_damaged_memory_is_no_reason_not_to_start(own_store, memory, capsys):
+    (own_store / "served.json").write_text(memory)
+    with running(own_store) as made:
+        assert made.manage("GET", "/models").json == {"models": []}
+    assert "served" in capsys.readouterr().out
+
+
+def test_a_memory_that_cannot_be_written_is_no_reason_not_to_serve(own_store, capsys):
+    (own_store / "served.json.part").mkdir()
+    with running(own_store) as made:
+        assert made.manage("POST", "/models?url=first&initial_workers=1&synchronous=true").status == 200
+        assert made.predict(IMAGE, "/predictions/first").status == 200
+    assert "a restart will not know" in capsys.readouterr().out

@@ -23,7 +23,7 @@ def test_open_inference_protocol(served, expected):
     assert get("/v2")["name"] == "syncbed" and get("/v2")["extensions"] == []
     assert get("/v2/health/live") == {"live": True} and get("/v2/health/ready") == {"ready": True}
     for base in ("/v2/models/cnn", "/v2/models/cnn/versions/1.0"):
-        assert get(f"{base}/ready") == {"ready": True}
+        assert get(f"{base}/ready") == {"name": "cnn", "ready": True}
         about = get(base)
         assert about["inputs"] == [{"name": "images", "datatype": "UINT8", "shape": [-1, 3, 32, 32]}]
         assert {o["name"]: o["shape"] for o in about["outputs"]} == {"probabilities": [-1, 10], "logits": [-1, 10]}
@@ -68,11 +68,15 @@ def test_open_inference_protocol(served, expected):
         (tensor([0] * 3071 + [-1]), "0 to 255"),
         (tensor([0] * 3071 + [0.5]), "0 to 255"),
         (tensor([0] * 3071 + [10**400], "FP32"), "data"),
-        (tensor([1e39] * 3072, "FP32"), "not finite"),
+        (tensor([1e39] * 3072, "FP32"), "0 to 255"),
+        (tensor([0] * 3071 + [-0.5], "FP32"), "0 to 255"),
+        (tensor([0] * 3071 + [float("inf")], "FP32"), "no JSON"),
+        (tensor([0] * 3072, "FP32").replace("[0,", "[1e999,"), "0 to 255"),
         (tensor([0] * 3072).replace("0]", "NaN]"), "no JSON"),
         (tensor([0] * 3072, outputs=[{"name": "x"}]), "outputs"),
         (tensor([0] * 3072, outputs=7), "outputs"),
         (tensor([0] * 3072, id=7), "no request"),
+        (tensor([0] * 3072, id="x\ud800"), "surrogate"),
     ],
 )
 def test_tensors_that_cannot_be_are_one_line(served, body, says):
