@@ -2,6 +2,8 @@
 
 from starlette.responses import JSONResponse
 
+LEFT = 499  # as nginx counts requests whose client left before there was an answer
+
 
 class Refused(Exception):
     """Answered by `status` and one line. `kind`: as TorchServe calls it."""

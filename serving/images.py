@@ -6,7 +6,7 @@ What training data are already, this leaves as it is; so a test image sent as PN
 import io
 
 import numpy as np
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from serving.errors import Refused, bad
 
@@ -57,7 +57,8 @@ def decode(body: bytes, shape: tuple[int, int, int]) -> np.ndarray:
     except Refused:
         raise
     except Exception as error:  # Pillow's readers raise of all kinds on bytes that are wrong
-        raise bad(f"not a whole JPEG, PNG or WebP image ({error or type(error).__name__})") from None
+        why = "" if isinstance(error, UnidentifiedImageError) else f" ({str(error) or type(error).__name__})"
+        raise bad(f"not a whole JPEG, PNG or WebP image{why}") from None
     return array[None] if channels == 1 else np.ascontiguousarray(array.transpose(2, 0, 1))
 
 
@@ -72,7 +73,9 @@ def _upright(image: Image.Image) -> Image.Image:
 
 def _coloured(image: Image.Image, mode: str) -> Image.Image:
     if image.mode.startswith("I"):  # 16 bits of grey; Pillow would cut them off at 255
-        image = Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).clip(0, 255).astype(np.uint8))
+        grey = np.asarray(image).astype(np.uint32)
+        grey[grey == image.info.get("transparency", -1)] = 0xFFFF  # the one that is transparent: white
+        image = Image.fromarray((grey >> 8).clip(0, 255).astype(np.uint8))
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)

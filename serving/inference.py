@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from serving.errors import Refused
+from serving.errors import LEFT, Refused
 from serving.images import decode, is_small
 from serving.intake import Intake, file_in
 from serving.layer import GONE
@@ -17,7 +17,6 @@ from serving.metrics import NO_MODEL, Metrics
 from serving.models import Models
 
 MOST_LIKELY = 5
-LEFT = 499  # as nginx counts requests whose client left before there was an answer
 
 
 def routes(models: Models, intake: Intake, metrics: Metrics) -> list[Route]:
@@ -53,7 +52,7 @@ async def measured(metrics: Metrics, models: Models, request: Request, handler) 
 
 
 def finite(found: np.ndarray) -> np.ndarray:
-    """What a model found, for JSON has no other numbers. Raises Refused (500): all that pixels can be has been given."""
+    """What a model found, for JSON has no other numbers. Raises Refused (500): it is not the pixels."""
     if not np.isfinite(found).all():
         raise Refused(500, "InternalServerException", "the model's answer is not finite: its training diverged")
     return found

@@ -9,7 +9,7 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
-from serving.errors import Refused, bad, busy
+from serving.errors import LEFT, Refused, bad, busy
 
 
 class Intake:
@@ -19,18 +19,14 @@ class Intake:
     """
 
     def __init__(self, most_bytes: int, seconds: float, capacity: int, together_bytes: int = 128 << 20):
-        self.most_bytes, self.seconds, self.capacity, self.together_bytes = (
-            most_bytes,
-            seconds,
-            capacity,
-            together_bytes,
-        )
+        self.most_bytes, self.together_bytes = most_bytes, together_bytes
+        self.seconds, self.capacity = seconds, capacity
         self._held = self._waiting = 0
         self._readers = ThreadPoolExecutor(2, "reader")  # two at once: what reading takes in memory is bounded
 
     @asynccontextmanager
     async def body(self, request: Request):
-        """The whole body, held until the block ends. Raises Refused (408, 413, 503, or 400 for a client that left)."""
+        """The whole body, held until the block ends. Raises Refused (408, 413, 503, or LEFT)."""
         content = bytearray()
         try:
             await asyncio.wait_for(self._read(request, content), self.seconds)
@@ -39,7 +35,7 @@ class Intake:
             message = f"the body did not come within {self.seconds:g} s"
             raise Refused(408, "RequestTimeoutException", message) from None
         except ClientDisconnect:
-            raise bad("the client left before its body was whole") from None
+            raise Refused(LEFT, "ClientException", "the client left before its body was whole") from None
         finally:
             self._held -= len(content)
 

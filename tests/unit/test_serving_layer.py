@@ -88,6 +88,14 @@ def test_what_nobody_waits_for_any_more_is_not_computed(fresh, method, path, bod
     clients[2].close()
 
 
+def test_who_leaves_while_his_body_comes_is_counted_as_gone(fresh):
+    fresh.manage("POST", "/models?url=first&model_name=cnn&initial_workers=1")
+    with socket.create_connection(("127.0.0.1", fresh.port), 20) as client:
+        client.sendall(b"PUT /predictions/cnn HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\nabc")
+    counted = b'syncbed_serving_requests_total{code="499",model="cnn"} 1.0'
+    wait_until(lambda: counted in ask(fresh.metrics, "GET", "/metrics").body)
+
+
 def test_two_bodies_are_read_at_once_a_bounded_number_waits_and_the_rest_is_refused():
     may, lock, now = threading.Event(), threading.Lock(), SimpleNamespace(at_once=0, most=0)
 
