@@ -6,6 +6,7 @@ process by the signal, is left out.
 """
 
 import asyncio
+import re
 import socket
 from contextlib import contextmanager
 
@@ -28,6 +29,7 @@ from serving.models import Models
 HEAD_SECONDS, HEAD_BYTES = 10.0, 64 << 10
 TAKE_SECONDS = 30.0
 DRAIN_SECONDS = 10  # for what is in flight; Docker kills after 12 (stop_grace_period)
+_UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)  # an offer that may be ignored; the parser would skip the body
 
 
 class Protocol(HttpToolsProtocol):
@@ -43,6 +45,9 @@ class Protocol(HttpToolsProtocol):
         self._expect_head()
 
     def data_received(self, data: bytes) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            head, end, body = data.partition(b"\r\n\r\n")
+            data = _UPGRADE.sub(b"\r\nx-upgrade:", head) + end + body
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._head_is_whole()

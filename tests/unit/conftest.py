@@ -31,7 +31,7 @@ def store(tmp_path_factory):
 def served(store):
     """A server of `cnn`, for tests that leave it as it is."""
     with running(store, body_bytes=200_000) as made:
-        assert made.manage("POST", "/models?url=first&model_name=cnn&initial_workers=1").status == 200
+        assert made.manage("POST", "/models?url=first&model_name=cnn&initial_workers=1&synchronous=true").status == 200
         yield made
 
 

@@ -64,6 +64,17 @@ def test_who_asks_before_sending_a_body_is_told(served):
     client.close()
 
 
+@pytest.mark.parametrize("offer", ["Upgrade: h2c", "upgrade: websocket"])
+def test_an_offer_of_another_protocol_is_ignored(served, offer):
+    """As `curl --http2` and Java's client make it with every request over plain HTTP."""
+    for _ in range(2):
+        client = send(served.port, "PUT", "/predictions/cnn", IMAGE, "Connection: Upgrade, HTTP2-Settings", offer)
+        for _ in range(2):
+            assert client.recv(4096).startswith(b"HTTP/1.1 200 ")
+            client.sendall(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.close()
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [("PUT", "/predictions/cnn", IMAGE), ("POST", "/v2/models/cnn/infer", TENSOR.encode())],
