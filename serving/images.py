@@ -6,7 +6,7 @@ What training data are already, this leaves as it is; so a test image sent as PN
 import io
 
 import numpy as np
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from serving.errors import Refused, bad
 
@@ -16,11 +16,6 @@ MOST_SIDE = 1 << 16  # JPEG and WebP end there; resizing takes 16 bytes for each
 MOST_SCANS = 100  # of a JPEG: each is a pass over all of it, and takes a dozen bytes; encoders make about ten
 SMALL = 1 << 16  # bytes, and pixels, of an image that is decoded at once
 _COMPRESSED = (b"zTXt", b"iTXt", b"iCCP")  # chunks of PNG that may be large without being an image
-_Transpose = Image.Transpose
-_UPRIGHT = {
-    2: _Transpose.FLIP_LEFT_RIGHT, 3: _Transpose.ROTATE_180, 4: _Transpose.FLIP_TOP_BOTTOM, 5: _Transpose.TRANSPOSE,
-    6: _Transpose.ROTATE_270, 7: _Transpose.TRANSVERSE, 8: _Transpose.ROTATE_90,
-}  # fmt: skip  # by EXIF's orientation
 Image.MAX_IMAGE_PIXELS = None  # Pillow only warns above its own limit; ours is checked before a pixel is read
 
 
@@ -50,7 +45,7 @@ def decode(body: bytes, shape: tuple[int, int, int]) -> np.ndarray:
             if body.startswith(b"\xff\xd8") and body.count(b"\xff\xda") > MOST_SCANS:
                 raise bad(f"the image has more than {MOST_SCANS} scans")
             image.load()
-            pixels = _coloured(_upright(image), "L" if channels == 1 else "RGB")
+            pixels = _coloured(ImageOps.exif_transpose(image), "L" if channels == 1 else "RGB")
             if pixels.size != (width, height):
                 pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
             array = np.asarray(pixels)
@@ -60,15 +55,6 @@ def decode(body: bytes, shape: tuple[int, int, int]) -> np.ndarray:
         why = "" if isinstance(error, UnidentifiedImageError) else f" ({str(error) or type(error).__name__})"
         raise bad(f"not a whole JPEG, PNG or WebP image{why}") from None
     return array[None] if channels == 1 else np.ascontiguousarray(array.transpose(2, 0, 1))
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    """ImageOps.exif_transpose() reads and writes all of EXIF, and fails on tags that are wrong; pictures have such."""
-    try:
-        turned = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation))
-    except Exception:  # as its readers do, of all kinds
-        turned = None
-    return image if turned is None else image.transpose(turned)
 
 
 def _coloured(image: Image.Image, mode: str) -> Image.Image:
