@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from serving import inference, management, v2
 from serving.errors import Refused, answer
 from serving.intake import Intake
-from serving.layer import Layer
+from serving.layer import LEAVE, Layer
 from serving.metrics import Metrics
 from serving.models import Models
 
@@ -61,6 +61,8 @@ class Protocol(HttpToolsProtocol):
     def connection_lost(self, exc) -> None:
         self._head_is_whole()
         self._taken()
+        if self.cycle is not None and LEAVE in self.cycle.scope:
+            self.cycle.scope[LEAVE]()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
