@@ -103,13 +103,16 @@ class Manager:
 
     def end(self, orderly: bool) -> None:
         """Let Hydra's processes end, which takes them milliseconds when all ranks are done; kill what has not."""
+        from monitor import ending  # not before: what it loads takes memory
+
         self._ending = True
+        _, *everything = ending.tree(os.getpid())  # Hydra's processes have one of their own beside them
         if self._hand:
             self._hand.close()
         for process in self._processes.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(END_SECONDS if orderly else 0)
-            process.kill()
+        ending.kill(everything)
 
 
 def mpiexec() -> Path:

@@ -210,7 +210,9 @@ def end_leftovers() -> list[int]:
 
 
 def _kill(theirs: Callable[[list[bytes]], bool]) -> list[int]:
-    """Kill the processes with such an environment ("NAME=value" each), but for this one. Returns their ids."""
+    """Kill the processes with such an environment ("NAME=value" each), but for this one, and wait until they have
+    ended: what they hold is free then. Returns their ids.
+    """
     killed = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         pid = int(environ.parent.name)
@@ -220,6 +222,10 @@ def _kill(theirs: Callable[[list[bytes]], bool]) -> list[int]:
                 killed.append(pid)
         except OSError:
             continue  # gone already, or not ours to see
+    if killed:
+        from monitor import ending  # not before: what it loads takes time, and mostly there is nothing to kill
+
+        ending.kill(ending.processes(killed))
     return killed
 
 

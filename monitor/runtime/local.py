@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +19,7 @@ from queue import Queue
 
 import psutil
 
-from monitor import mpi
+from monitor import ending, mpi
 from monitor.conditions import Conditions
 from monitor.errors import UserError
 from monitor.faults import Fault
@@ -34,7 +33,6 @@ ROOT = Path(__file__).resolve().parents[2]
 STATE_PREFIX = "syncbed-"  # of the folder in the machine's folder for temporary files that holds the nodes' state
 OWNER = "owner"  # a file in it, locked by the orchestrator for as long as that lives
 CLOSE_SECONDS = 2.0  # how long a launcher may take to end once its rank is killed
-KILL_SECONDS = 5.0  # and a process that an earlier orchestrator left
 
 
 class LocalRuntime(Runtime):
@@ -185,8 +183,8 @@ class LocalRank(RankHandle):
             self._process.stdin.close()
         try:
             self._process.wait(CLOSE_SECONDS)
-        except subprocess.TimeoutExpired:  # stopped, it hears nothing; the kernel kills its rank with it
-            self._process.kill()
+        except subprocess.TimeoutExpired:  # stopped, it hears nothing
+            ending.kill(ending.tree(self._process.pid))
             self._process.wait()
 
 
@@ -217,25 +215,12 @@ def sweep() -> list[str]:
                 with suppress(psutil.Error):
                     process = psutil.Process(pid)
                     if any(value.startswith(f"{folder}/") for value in process.environ().values()):
-                        process.kill()
-                        _await_end(process)  # one that still runs may write into the folder
+                        if ending.kill([process]):  # one that still runs may write into the folder
+                            raise TimeoutError(f"process {process.pid} does not end")
                         removed.append(f"process {process.pid} of a run whose orchestrator was killed")
             shutil.rmtree(folder)
             removed.append(f"folder {folder} of a run whose orchestrator was killed")
     return removed
-
-
-def _await_end(process: psutil.Process) -> None:
-    """Wait until this process, which was killed, has ended, though whoever started it may never ask how it did.
-
-    Raises TimeoutError (an OSError) after KILL_SECONDS: it may hang in a file system.
-    """
-    deadline = time.monotonic() + KILL_SECONDS
-    with suppress(psutil.NoSuchProcess):
-        while process.status() != psutil.STATUS_ZOMBIE:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"process {process.pid} does not end")
-            time.sleep(0.01)
 
 
 def own(folder: Path):

@@ -7,13 +7,16 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 from queue import Queue
 
 import psutil
 import pytest
 
+from monitor import ending
 from monitor.conditions import Conditions
+from monitor.ending import ended
 from monitor.runtime import choose
 from monitor.runtime.docker import DockerRuntime
 from monitor.runtime.local import OWNER, STATE_PREFIX, LocalRank, LocalRuntime, _environment, sweep
@@ -22,9 +25,19 @@ from trainer.spec import RunSpec
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 
 
+# A rank that does not die with its launcher.
+UNTIED = "import ctypes, time; ctypes.CDLL(None).prctl(1, 0); print('up', flush=True); time.sleep(600)"
+
+
 @pytest.fixture
 def launched(tmp_path):
     """A launcher, its handle, and its rank."""
+    with launch(tmp_path, SLEEP) as made:
+        yield made
+
+
+@contextmanager
+def launch(tmp_path, argv):
     process = subprocess.Popen(
         [sys.executable, "-m", "monitor.node", "run"],
         env=_environment() | {"SYNCBED_STATE": str(tmp_path)},
@@ -32,15 +45,17 @@ def launched(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    request = {"run": "r", "rank": 0, "local_rank": 0, "argv": SLEEP, "env": {}}
+    request = {"run": "r", "rank": 0, "local_rank": 0, "argv": argv, "env": {}}
     process.stdin.write(json.dumps(request).encode() + b"\n")
     process.stdin.flush()
     said = Queue()
     handle = LocalRank(process, 0, said)
-    while said.get(timeout=30).line != "up":
-        pass
-    yield process, handle, psutil.Process(process.pid).children()[0]
-    process.kill()
+    try:
+        while said.get(timeout=60).line != "up":
+            pass
+        yield process, handle, psutil.Process(process.pid).children()[0]
+    finally:
+        process.kill()
 
 
 def test_a_stopped_launcher_is_killed_with_its_rank(launched):
@@ -49,14 +64,23 @@ def test_a_stopped_launcher_is_killed_with_its_rank(launched):
     process.send_signal(signal.SIGSTOP)
     handle.close()
     assert process.returncode == -signal.SIGKILL
-    assert psutil.wait_procs([rank], timeout=30)[1] == [] or rank.status() == psutil.STATUS_ZOMBIE
+    assert ended(rank)
+
+
+def test_what_a_stopped_launcher_had_started_has_ended_with_it(tmp_path):
+    with launch(tmp_path, [sys.executable, "-c", UNTIED]) as (process, handle, rank):
+        process.send_signal(signal.SIGSTOP)
+        handle.close()
+        over = ended(rank)
+        ending.kill([rank])
+        assert over
 
 
 def test_a_launcher_that_listens_ends_by_itself(launched):
     process, handle, rank = launched
     handle.close()
     assert process.returncode == 1
-    assert not rank.is_running() or rank.status() == psutil.STATUS_ZOMBIE
+    assert ended(rank)
 
 
 def test_a_killed_launcher_is_told_as_one(launched):
@@ -91,6 +115,7 @@ def test_what_a_killed_orchestrator_left_is_removed_and_what_a_living_one_uses_i
     command = [sys.executable, "-c", ORCHESTRATOR]
     with subprocess.Popen(command, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as killed:
         state, pid = killed.stdout.readline().split()
+        left = psutil.Process(int(pid))
         assert sweep() == []
         killed.kill()
     folder = Path(os.fsdecode(state)).parent
@@ -99,7 +124,7 @@ def test_what_a_killed_orchestrator_left_is_removed_and_what_a_living_one_uses_i
         f"folder {folder} of a run whose orchestrator was killed",
     ]
     assert not folder.exists()
-    assert not psutil.pid_exists(int(pid)) or psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE
+    assert ended(left)
     assert (tmp_path / f"{STATE_PREFIX}of-somebody-else").is_dir() and Path(living._state.name).is_dir()
     living.release(None)
     assert [path.name for path in tmp_path.iterdir()] == [f"{STATE_PREFIX}of-somebody-else"]
@@ -163,7 +188,7 @@ def test_what_was_left_has_ended_before_its_folder_goes(tmp_path, monkeypatch):
 
 def test_what_does_not_end_keeps_its_folder_for_the_next_orchestrator(tmp_path, monkeypatch):
     folder, left = _left(tmp_path, monkeypatch)
-    monkeypatch.setattr("monitor.runtime.local.KILL_SECONDS", 0.0)
+    monkeypatch.setattr("monitor.ending.SECONDS", 0.0)
     with monkeypatch.context() as patch:
         patch.setattr(psutil.Process, "kill", lambda process: None)
         removed = sweep()

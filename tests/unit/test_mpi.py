@@ -1,6 +1,7 @@
 """MPI's process manager under our launchers, with real processes and without Docker or torch."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -8,7 +9,8 @@ import psutil
 import pytest
 from orchestrator import processes_of, wait_until
 
-from monitor import mpi
+from monitor import ending, mpi
+from monitor.ending import ended
 from monitor.runtime.local import _environment
 from trainer import events
 from trainer.environment import EnvironmentFault
@@ -40,13 +42,13 @@ class World:
     """A launcher per rank, each with a node of its own."""
 
     def __init__(self, folder, size, then, run="mpi-test"):
-        self.folder, self.size, self.then, self.id = folder, size, then, f"{run}-{folder.name}"
+        self.folder, self.size, self.then, self.id = folder, size, then, f"{run}-{os.getpid()}-{folder.name}"
         self.launchers = [self.launch(0, {"world_size": size, "host": "127.0.0.1"})]
         told = events.parse(self.launchers[0].stdout.readline())
         assert isinstance(told, events.Proxies)
         self.launchers += [self.launch(rank, {"proxy": told.commands[rank]}) for rank in range(1, size)]
 
-    def launch(self, rank, mpi):
+    def launch(self, rank, mpi, argv=None):
         own = {"RANK": str(rank), "WORLD_SIZE": str(self.size), "GLOO_SOCKET_IFNAME": "lo"}
         who = {"run": self.id, "rank": rank, "local_rank": 0, "env": own, "mpi": mpi}
         process = subprocess.Popen(
@@ -57,7 +59,8 @@ class World:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        process.stdin.write(json.dumps(who | {"argv": [sys.executable, "-c", RANK + self.then]}) + "\n")
+        who["argv"] = argv or [sys.executable, "-c", RANK + self.then]
+        process.stdin.write(json.dumps(who) + "\n")
         process.stdin.flush()
         assert isinstance(events.parse(process.stdout.readline()), events.Held)
         return process
@@ -125,8 +128,7 @@ def test_a_killed_launcher_takes_its_rank_and_its_part_of_the_manager_along(tmp_
         assert [world.line(r) for r in range(2)] == ["up", "up"]
         tree = psutil.Process(world.launchers[0].pid).children(recursive=True)
         world.launchers[0].kill()
-        psutil.wait_procs(tree, timeout=30)
-        assert not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in tree)
+        wait_until(lambda: all(map(ended, tree)))
 
 
 def test_an_orchestrator_that_dies_while_ranks_wait_for_each_other_leaves_nothing(tmp_path):
@@ -154,6 +156,25 @@ def test_a_proxy_that_ends_at_once_is_told(tmp_path):
         told = world.event(1)
         assert (told.kind, told.message) == ("own", "MPI's process manager ended before the rank was started")
         assert world.event(1).code == 1
+
+
+PROXY = """
+import os, socket, subprocess, time
+subprocess.Popen(["sleep", "600"])
+with socket.socket(fileno=int(os.environ["SYNCBED_MPI_HAND"])) as launcher:
+    socket.send_fds(launcher, [b"{}"], [0])
+time.sleep(600)
+"""
+
+
+def test_when_the_launcher_of_a_failed_rank_ends_all_of_the_manager_has_ended(tmp_path):
+    with World(tmp_path, 1, SLEEP) as world:
+        assert world.line(0) == "up"
+        world.launchers.append(world.launch(1, {"proxy": [sys.executable, "-c", PROXY]}, ["false"]))
+        assert world.launchers[1].wait(30) == 1
+        left = world.named("sleep")
+        ending.kill(left)
+        assert left == []
 
 
 def test_a_sum_that_a_rank_does_not_join_ends_at_the_deadline(tmp_path):

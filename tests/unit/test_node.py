@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import psutil
@@ -15,6 +16,7 @@ import pytest
 from orchestrator import wait_until
 
 from monitor import cgroup, node
+from monitor.ending import ended
 from monitor.runtime.local import _environment
 from trainer import events
 
@@ -62,10 +64,8 @@ def output(process):
     return out
 
 
-def wait_gone(pid):
-    """The process is gone or a zombie that nobody runs any more; raises when that never comes."""
-    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=30)
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+def wait_gone(process):
+    wait_until(lambda: ended(process))
 
 
 @pytest.mark.parametrize(("code", "returned"), [(0, 0), (2, 1), (1, 1)])
@@ -134,7 +134,7 @@ def test_a_frozen_rank_dies_with_its_orchestrator(tmp_path):
     os.kill(child.pid, signal.SIGSTOP)
     process.stdin.close()  # what the kernel does when the orchestrator is killed
     assert process.wait(30) == 1
-    wait_gone(child.pid)
+    wait_gone(child)
 
 
 def test_a_rank_dies_with_its_launcher(tmp_path):
@@ -143,13 +143,14 @@ def test_a_rank_dies_with_its_launcher(tmp_path):
     child = psutil.Process(process.pid).children()[0]
     process.kill()
     process.wait(30)
-    wait_gone(child.pid)
+    wait_gone(child)
 
 
 def test_a_rank_that_is_stopped_before_it_is_tied_to_its_launcher_dies_with_it(tmp_path):
     held_up = """
 import json, os, signal, sys
 from monitor import cgroup, node
+from monitor.ending import ended
 node._die_with = lambda parent: os.kill(os.getpid(), signal.SIGSTOP)
 node.run(json.loads(sys.stdin.readline()))
 """
@@ -161,7 +162,7 @@ node.run(json.loads(sys.stdin.readline()))
     process.stdin.write("KILL\n")
     process.stdin.flush()
     assert process.wait(30) == 1
-    wait_gone(child.pid)
+    wait_gone(child)
 
 
 def test_a_rank_whose_launcher_was_killed_before_they_were_tied_ends_itself():
@@ -190,6 +191,7 @@ def test_a_second_run_is_told_the_first_ones_id_and_the_lock_goes_with_its_holde
 def test_who_looks_whether_a_node_is_held_does_not_refuse_a_run(tmp_path, monkeypatch):
     """To look takes the lock for a moment: of a run that starts and a `syncbed status`, the run must not lose."""
     monkeypatch.setattr(node, "STATE", tmp_path)
+    monkeypatch.setattr(node, "LOOK_SECONDS", 60.0)  # however late the timer is
     with (tmp_path / "lock").open("a+") as look:
         fcntl.flock(look, fcntl.LOCK_SH)
         threading.Timer(0.1, fcntl.flock, (look, fcntl.LOCK_UN)).start()
@@ -201,16 +203,17 @@ def test_a_launcher_that_does_not_listen_is_ended_with_its_rank_and_no_other_run
     """Stopped, it would hold its node for ever."""
 
     def launched(run):
-        process = launch(tmp_path / run, SLEEP, run, launcher=run)
+        process = launch(tmp_path / run, SLEEP, run, launcher=f"{tmp_path}/{run}")  # of no other session's tests
         assert is_up(process)
         return process, psutil.Process(process.pid).children()[0]
 
     (launcher, rank), (other, others_rank) = launched("mine"), launched("other")
     launcher.send_signal(signal.SIGSTOP)
     rank.send_signal(signal.SIGSTOP)
-    subprocess.run([sys.executable, "-m", "monitor.node", "end", "mine"], env=_environment(), check=True)
+    command = [sys.executable, "-m", "monitor.node", "end", f"{tmp_path}/mine"]
+    subprocess.run(command, env=_environment(), check=True)
+    assert ended(rank) and ended(psutil.Process(launcher.pid))
     assert launcher.wait(30) == -signal.SIGKILL
-    wait_gone(rank.pid)
     assert others_rank.is_running() and other.poll() is None
     other.kill()
     other.wait(30)
@@ -256,6 +259,20 @@ def test_leftovers_are_this_nodes_ranks_and_no_others(tmp_path, monkeypatch):
     finally:
         for process in others:
             process.kill()
+            process.wait()
+
+
+def test_what_was_left_has_ended_when_it_is_told(tmp_path, monkeypatch):
+    """Until then a rank may hold what the next one needs."""
+    monkeypatch.setattr(node, "STATE", tmp_path)
+    kill = os.kill
+    monkeypatch.setattr(node.os, "kill", lambda *what: threading.Timer(0.3, kill, what).start())
+    environment = os.environ | {"SYNCBED_RUN_ID": "gone", "SYNCBED_STATE": str(tmp_path)}
+    with subprocess.Popen(SLEEP, env=environment, stdout=subprocess.PIPE) as orphan:
+        orphan.stdout.readline()
+        found, over = node.end_leftovers(), ended(psutil.Process(orphan.pid))
+        kill(orphan.pid, signal.SIGKILL)
+    assert (found, over) == ([orphan.pid], True)
 
 
 def test_check_is_one_json_object_of_facts(tmp_path):
@@ -279,9 +296,10 @@ def test_the_free_port_is_not_one_that_is_taken(monkeypatch):
 
     with socket.socket() as taken:
         taken.bind(("", 0))
-        offers = iter([taken.getsockname()[1], 23456])
+        port, draw = taken.getsockname()[1], node.random.randint
+        offers = chain([port], iter(lambda: draw(20000, 32000), None))  # of which others may be taken too
         monkeypatch.setattr(node.random, "randint", lambda low, high: next(offers))
-        assert node.free_port() == 23456
+        assert node.free_port() != port
 
 
 def test_a_rank_that_is_told_to_wait_starts_on_go(tmp_path):

@@ -1,0 +1,46 @@
+"""Ending processes. A signal is sent in no time; until they have ended the kernel takes some, and they go on."""
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+
+import psutil
+
+SECONDS = 5.0  # a process that was killed takes longer only where it hangs, as in a file system
+
+
+def ended(process: psutil.Process) -> bool:
+    """Whether it runs no more: it is gone, or a zombie, as whoever started it has not asked yet how it ended."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def kill(processes: Iterable[psutil.Process], seconds: float | None = None) -> list[psutil.Process]:
+    """Kill them, and wait until they have ended, at most `seconds` (default SECONDS). Returns those that have not."""
+    left = list(processes)
+    for process in left:
+        with suppress(psutil.Error):
+            process.kill()
+    until = time.monotonic() + (SECONDS if seconds is None else seconds)
+    while (left := [process for process in left if not ended(process)]) and time.monotonic() < until:
+        time.sleep(0.01)
+    return left
+
+
+def processes(pids: Iterable[int]) -> list[psutil.Process]:
+    """Those of these ids that there are."""
+    found = []
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(pid))
+    return found
+
+
+def tree(pid: int) -> list[psutil.Process]:
+    """The process of this id and all that descend from it; empty where there is none."""
+    with suppress(psutil.NoSuchProcess):
+        top = psutil.Process(pid)
+        return [top, *top.children(recursive=True)]
+    return []
