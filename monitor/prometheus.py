@@ -43,20 +43,21 @@ def window(
     """The scrapes of every node from one step before `start` to one step after `end` (Unix seconds), by time.
 
     At most one row per node and step, the last one; a step without a scrape has no row. The step before and the step
-    after are there so that a counter's growth covers the whole run. Waits until Prometheus holds a scrape at or after
-    `end` of every one of `nodes` (none named: of every node it knows), at most `wait_seconds`. Never raises for a
-    Prometheus that is late, away or broken: `warn` is called, and what could be read is returned.
+    after are there so that a counter's growth covers the whole run; so is the first scrape after `end` of a node whose
+    scrapes come late. Waits until Prometheus holds a scrape at or after `end` of every one of `nodes` (none named: of
+    every node it knows), at most `wait_seconds`. Never raises for a Prometheus that is late, away or broken: `warn` is
+    called, and what could be read is returned.
     """
     deadline = time.monotonic() + wait_seconds
     try:
-        late = _retry(lambda: _late(url, end, nodes), deadline, until=lambda late: not late)
-        if late:
-            names = ", ".join(sorted(late))
-            warn(f"Prometheus has no scrape of {names} since the run ended; metrics.csv lacks its end")
+        seen = _retry(lambda: _last(url, nodes), deadline, until=lambda seen: min(seen.values()) >= end)
+        if late := sorted(node for node, when in seen.items() if when < end):
+            warn(f"Prometheus has no scrape of {', '.join(late)} since the run ended; metrics.csv lacks its end")
+        stop = max(end + step_seconds, min(max(seen.values()), end + wait_seconds))
         # One that has just answered gets a moment for the data too, however long the wait was.
         deadline = max(deadline, time.monotonic() + 2.0)
         scrapes: dict[tuple[str, float], list[tuple[str, float]]] = {}
-        for first, last in _pages(start - step_seconds, end + step_seconds):
+        for first, last in _pages(start - step_seconds, stop):
             for series in _retry(lambda a=first, b=last: _range(url, a, b), deadline):
                 name, node = series["metric"]["__name__"], series["metric"].get("node", "")
                 for when, value in series["values"]:
@@ -64,17 +65,19 @@ def window(
     except NotAnswering as error:
         warn(f"Prometheus at {url} does not answer ({error}); metrics.csv is empty")
         return []
-    newest = {}
+    newest, ended = {}, set()
     for (node, when), samples in sorted(scrapes.items()):
-        if start - step_seconds <= when <= end + step_seconds:
+        if start - step_seconds <= when and (when <= end + step_seconds or node not in ended):
             newest[node, when // step_seconds] = make_row(when, node, samples)
+        if when >= end:
+            ended.add(node)
     return sorted(newest.values(), key=lambda row: (row.time, row.node))
 
 
-def _late(url: str, end: float, nodes: Collection[str]) -> set[str]:
-    """Nodes whose last scrape, failed ones included, is before `end`."""
+def _last(url: str, nodes: Collection[str]) -> dict[str, float]:
+    """When each of these nodes, or every one that it knows, was last scraped, failed scrapes included; 0.0: never."""
     last = {s["metric"].get("node", ""): float(s["value"][1]) for s in query(url, 'timestamp(up{job="node"})')}
-    return {node for node in set(nodes) or last or {"any node"} if last.get(node, 0.0) < end}
+    return {node: last.get(node, 0.0) for node in set(nodes) or last or {"any node"}}
 
 
 def _range(url: str, first: float, last: float) -> list[dict]:
