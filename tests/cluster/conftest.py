@@ -10,7 +10,8 @@ from pathlib import Path
 
 import docker
 import pytest
-from testbed import NODES, PROJECT, Cluster, free_port, syncbed
+from ports import free_port
+from testbed import NODES, PROJECT, Cluster, syncbed
 
 from monitor import engine
 from monitor.cluster import containers, remove_project

@@ -11,7 +11,8 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from testbed import PROJECT, command, free_port, syncbed
+from ports import free_port
+from testbed import PROJECT, command, syncbed
 
 from monitor import engine
 from monitor.cluster import containers, remove_project
@@ -268,7 +269,7 @@ def test_a_cluster_of_an_older_image_is_told_from_a_current_one(cluster, monkeyp
 
 
 def test_clean_removes_a_dead_cluster_and_spares_the_living(cluster, client):
-    dead = "syncbed-test-dead"
+    dead = f"{PROJECT}-dead"
     try:
         client.networks.create(f"{dead}_cluster", labels={engine.PROJECT_LABEL: dead})
         client.volumes.create(f"{dead}_runs", labels={engine.PROJECT_LABEL: dead})
@@ -298,11 +299,11 @@ def test_an_interrupted_up_leaves_what_down_can_clean(client, other):
     for line in started.stdout:
         if line.startswith("starting"):
             break
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while not belongings(client, OTHER) and time.monotonic() < deadline:
         time.sleep(0.05)
     os.killpg(started.pid, signal.SIGINT)
-    rest, _ = started.communicate(timeout=60)
+    rest, _ = started.communicate(timeout=120)
     assert started.returncode in (1, 130) and "Traceback" not in rest
     assert syncbed("down", f"PROJECT={OTHER}").returncode == 0
     assert not belongings(client, OTHER)

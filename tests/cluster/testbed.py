@@ -1,7 +1,6 @@
 """What tests on real containers share: the session's cluster as they see it, and the command as a user runs it."""
 
 import os
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -48,9 +47,3 @@ def command(*words: str) -> list[str]:
 def syncbed(*words: str, timeout: float = 1800) -> subprocess.CompletedProcess:
     """Run the command as a user would; stdout and stderr as text. The time limit has room for a build of images."""
     return subprocess.run(command(*words), capture_output=True, text=True, timeout=timeout)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -10,7 +10,7 @@ import os
 import traceback
 from datetime import timedelta
 
-from ranks import free_port
+from ports import free_port
 
 DEADLINE = 30.0
 

@@ -2,13 +2,13 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import numpy as np
+from ports import free_port
 
 from trainer import events
 from trainer.layout import seats
@@ -129,9 +129,3 @@ class Ranks:
             assert rank.end() == 0, f"rank {rank.rank}: {rank.events[-1:]} {''.join(rank.errors[-20:])}"
             assert rank.other_lines == []
         return self
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -9,6 +9,7 @@ import requests
 from docker.errors import APIError, DockerException
 from hypothesis import given
 from hypothesis import strategies as some
+from ports import free_port
 
 from monitor import cluster, engine, images, leftovers
 from monitor.cluster_settings import SHM_BYTES, ClusterSettings, check_port, project
@@ -108,7 +109,7 @@ def test_compose_gets_every_limit():
 
 def test_a_taken_port_is_named_with_one_that_is_free():
     with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
+        held.bind(("127.0.0.1", free_port()))
         held.listen()
         port = held.getsockname()[1]
         with pytest.raises(UserError, match=f"GRAFANA_PORT={port}: taken by another program; GRAFANA_PORT=") as refused:

@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 import pytest
+from ports import free_port
 
 from monitor import prometheus
 
@@ -109,6 +110,12 @@ def test_a_step_of_margin_and_no_more():
     assert [row.time for row in rows] == [99.5, 100.5, 101.5, 102.5, 103.5, 104.5]
 
 
+def test_a_scrape_that_comes_late_after_the_end_is_there_too():
+    samples = {(CPU, "late"): [(101.5, 1), (103.4, 3), (106.2, 6), (107.0, 7)], (CPU, "n"): [(104.5, 4), (105.5, 5)]}
+    rows, _ = read(Fake(samples, [{"late": 107.0, "n": 105.5}]), 102.0, 104.0)
+    assert [(row.time, row.node) for row in rows] == [(101.5, "late"), (103.4, "late"), (104.5, "n"), (106.2, "late")]
+
+
 def test_one_row_per_second_the_last():
     samples = {(CPU, "n"): [(100.1, 1), (100.9, 2), (101.5, 3)]}
     rows, _ = read(Fake(samples, [{"n": 200.0}]), 100.0, 102.0)
@@ -123,7 +130,7 @@ def test_nan_is_an_empty_field():
 
 def test_long_runs_are_asked_for_in_pages_without_loss():
     samples = {(CPU, "n"): [(1000.5 + t, t) for t in range(2000)]}
-    fake = Fake(samples, [{"n": 9e9}])
+    fake = Fake(samples, [{"n": 2999.5}])
     rows, _ = read(fake, 1001.0, 2999.0)
     assert [row.cpu_seconds_total for row in rows] == list(range(2000))
     assert fake.ranges == [(1000.0, 1600.0), (1600.0, 2200.0), (2200.0, 2800.0), (2800.0, 3000.0)]
@@ -206,8 +213,6 @@ def test_configuration_scrapes_each_second_and_finds_nodes_by_itself():
 def test_window_of_a_real_prometheus(tmp_path):
     from agent_scrape import serving as agent_serving
 
-    from monitor.node import free_port
-
     port = free_port()
     with agent_serving("cgroup-v2/container", tmp_path, world_size=1) as agent:
         text = CONFIG.read_text()
@@ -227,8 +232,8 @@ def test_window_of_a_real_prometheus(tmp_path):
         ) as process:
             try:
                 url, now = f"http://127.0.0.1:{port}", time.time()
-                prometheus.window(url, now, now, nodes=["trainer-0"], wait_seconds=60)  # until it has found the node
-                start = time.time()
+                found = prometheus.window(url, now, now, nodes=["trainer-0"], wait_seconds=60)
+                start = found[-1].time + 0.5  # a scrape is half a second before it, however late others come
                 rows = prometheus.window(url, start, start + 2, nodes=["trainer-0"], wait_seconds=60)
             finally:
                 process.kill()

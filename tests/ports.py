@@ -1,0 +1,16 @@
+"""Ports for tests: free when they are given, and nothing takes them before they are used, often seconds later.
+
+Port 0 would give one of those that the kernel also gives to whoever connects somewhere meanwhile.
+"""
+
+from monitor import node
+
+_given: set[int] = set()
+
+
+def free_port() -> int:
+    """One that was not given before."""
+    while (port := node.free_port()) in _given:
+        pass
+    _given.add(port)
+    return port
