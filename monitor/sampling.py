@@ -57,6 +57,7 @@ HEADER = tuple(field.name for field in fields(Row))
 METRICS = {f"syncbed_{name if name.startswith('training') else 'node_' + name}": name for name in HEADER[2:]}
 _LINES = re.compile(rf"^(?:{'|'.join(METRICS)})[{{ ].*$", re.MULTILINE)  # the few of a scrape that have a column
 GAP_SECONDS = 4.0
+ANSWER_SECONDS = 1.0  # in which an agent answers; one that is later is asked again
 _COMBINE = {"training_step": max, "training_loss": fmean}  # the others: the sum over modes or interfaces
 
 
@@ -95,7 +96,7 @@ class Sampler:
         """
         self._stopped.set()
         for thread in self._threads:
-            thread.join(2 * self._interval)  # an agent that never announced its port is not waited for longer
+            thread.join(2 * ANSWER_SECONDS)  # an agent that never announced its port is not waited for longer
         self._stopped, self._threads = threading.Event(), []
 
     def _sample(self, node: str, announced: IO, stopped: threading.Event) -> None:
@@ -103,7 +104,7 @@ class Sampler:
             port = json.loads(announced.readline())["port"]
         except (ValueError, KeyError, TypeError, OSError):
             return  # the agent died before it listened
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=self._interval)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_SECONDS)
         due, last = time.monotonic(), False
         while not last:  # one comes after the stop: what was counted until then
             last = stopped.wait(max(0.0, due - time.monotonic()))
