@@ -2,7 +2,9 @@
 
 import time
 from pathlib import Path
+from queue import Queue
 
+from monitor import supervise as supervise_module
 from monitor.runtime.base import Job, RankHandle, Said
 from monitor.supervise import Supervisor
 from trainer import events
@@ -51,6 +53,55 @@ def failed(rank, kind, message, suspect=None, after=0.0):
 
 def finished(rank):
     return [ready(rank), step(rank), events.Finished(rank=rank, peak_memory_bytes=1, cpu_seconds=1.0), exited(rank)]
+
+
+class Clock:
+    """The supervisor's time: it stands still but while that waits for ranks to speak, which takes none of ours."""
+
+    def __init__(self):
+        self.now, self._due = 1000.0, []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def after(self, seconds: float, do) -> None:
+        """Have this done when the supervisor has waited for so long from now."""
+        self._due.append((self.now + seconds, do))
+        self._due.sort(key=lambda due: due[0])
+
+    def go_on(self, until: float) -> bool:
+        """Let time pass, at most until then; returns whether something was due before."""
+        if self._due and self._due[0][0] <= until:
+            when, do = self._due.pop(0)
+            self.now = max(self.now, when)
+            do()
+            return True
+        self.now = until
+        return False
+
+
+class Waits(Queue):
+    """The queue on which the supervisor waits for what ranks say."""
+
+    def __init__(self, clock: Clock):
+        super().__init__()
+        self.clock = clock
+
+    def get(self, block=True, timeout=None):
+        if timeout is None:
+            return super().get(block)
+        until = self.clock.now + timeout
+        while self.empty() and self.clock.go_on(until):
+            pass
+        return super().get(block=False)
+
+
+def no_waiting(monkeypatch) -> Clock:
+    """Supervisors that are made from now on have such a clock. Not for scripts that threads of their own carry out."""
+    clock = Clock()
+    monkeypatch.setattr(supervise_module, "time", clock)
+    monkeypatch.setattr(supervise_module, "Queue", lambda: Waits(clock))
+    return clock
 
 
 class Scripted(RankHandle):

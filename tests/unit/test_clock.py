@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
-from scripted import ScriptedRuntime, exited
+from scripted import ScriptedRuntime, exited, no_waiting
 
 from monitor import supervise
 from monitor.clock import CLOCK, Clock
@@ -106,6 +106,7 @@ def test_rows_of_a_cluster_are_brought_onto_the_axis(monkeypatch):
 @pytest.mark.parametrize("by", [HOUR, -HOUR])
 def test_a_run_under_a_clock_that_is_set_has_its_durations_and_one_warning(tmp_path, monkeypatch, by):
     """Rank 0 is silent for a while after that, as in a long step: it is not taken for frozen."""
+    no_waiting(monkeypatch)
     monkeypatch.setattr(supervise, "LEAST_SILENCE_SECONDS", 1.0)
     prepared = SimpleNamespace(key="key", label="x", manifest={"classes": ["a"]})
     place = ScriptedRuntime([[]], holding=(0,))

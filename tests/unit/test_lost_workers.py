@@ -1,10 +1,10 @@
 """A strategy that goes on when a worker is lost: three workers and a server, scripted. No process is started."""
 
-import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
-from scripted import ScriptedRuntime, exited, failed, finished, ready, step, supervise
+from scripted import ScriptedRuntime, exited, failed, finished, no_waiting, ready, step, supervise
 
 from monitor import supervise as supervise_module
 from monitor.runtime.base import Job
@@ -14,9 +14,10 @@ from trainer.spec import RunSpec
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch):
+def clock(monkeypatch):
     """Silence counts from half the deadline on, 2.5 s."""
     monkeypatch.setattr(supervise_module, "LEAST_SILENCE_SECONDS", 1.0)
+    return no_waiting(monkeypatch)
 
 
 # Three workers and a server whose strategy goes on when a worker is lost.
@@ -86,7 +87,7 @@ def test_a_worker_that_blames_another_rank_is_not_lost_itself():
 CUT_OFF = [ready(1), step(1), failed(1, "peer", "rank 0 has shown no sign of life for 8 s", suspect=0), exited(1, 1)]
 
 
-def go_on_after_the_complaint(scripts, still=(0, 2, 3)):
+def go_on_after_the_complaint(clock, scripts, still=(0, 2, 3)):
     """Rank 1 gives up and blames rank 0; the ranks `still` are heard of after that, and finish once it is lost."""
     told, runtime = [], ScriptedRuntime(scripts, holding=(0, 2, 3))
 
@@ -94,7 +95,7 @@ def go_on_after_the_complaint(scripts, still=(0, 2, 3)):
         told.append(event)
         if isinstance(event, events.Exited) and event.rank == 1:
             for rank in still:
-                threading.Timer(0.3, runtime.handles[rank].say, [events.Alive(rank=rank)]).start()
+                clock.after(3.0, partial(runtime.handles[rank].say, events.Alive(rank=rank)))
         if isinstance(event, events.Warning):
             for rank in (0, 2, 3):
                 for item in [*finished(rank)[2:], None]:
@@ -105,15 +106,11 @@ def go_on_after_the_complaint(scripts, still=(0, 2, 3)):
     return supervisor, supervisor.run(), [event.message for event in told if isinstance(event, events.Warning)]
 
 
-@pytest.fixture
-def hasty(monkeypatch):
-    monkeypatch.setattr(supervise_module, "BLAME_SECONDS", 0.5)
-    monkeypatch.setattr(supervise_module, "EVIDENCE_SECONDS", 0.5)
-
-
-def test_a_worker_that_is_cut_off_blames_others_that_live_and_is_gone_on_without(hasty):
+def test_a_worker_that_is_cut_off_blames_others_that_live_and_is_gone_on_without(clock):
     """Its network is gone: it is the only one to complain, and whom it suspects is heard of ever after."""
-    supervisor, failure, warned = go_on_after_the_complaint([[ready(0), step(0)], CUT_OFF, [ready(2), step(2)], []])
+    supervisor, failure, warned = go_on_after_the_complaint(
+        clock, [[ready(0), step(0)], CUT_OFF, [ready(2), step(2)], []]
+    )
     assert failure is None
     how = "is cut off from rank 0 (trainer-0)"
     assert {rank: state.lost for rank, state in enumerate(supervisor.ranks) if state.lost} == {1: how}
@@ -126,16 +123,16 @@ def test_whom_it_suspects_may_have_finished_meanwhile():
     assert (failure, lost) == (None, {1: "is cut off from rank 0 (trainer-0)"})
 
 
-def test_whom_it_suspects_must_have_been_heard_of_since(hasty):
+def test_whom_it_suspects_must_have_been_heard_of_since(clock):
     _, failure, warned = go_on_after_the_complaint(
-        [[ready(0), step(0)], CUT_OFF, [ready(2), step(2)], []], still=(2, 3)
+        clock, [[ready(0), step(0)], CUT_OFF, [ready(2), step(2)], []], still=(2, 3)
     )
     assert (failure.kind, failure.rank, warned) == ("peer", 0, [])
 
 
 @pytest.mark.parametrize("second", [0, 3])
-def test_where_others_complain_too_it_is_not_the_workers_network_alone(hasty, second):
+def test_where_others_complain_too_it_is_not_the_workers_network_alone(clock, second):
     scripts = [[ready(0), step(0)], CUT_OFF, [ready(2), step(2)], [ready(3)]]
     scripts[second].append(failed(second, "peer", "rank 3 has shown no sign of life", suspect=3 - second))
-    _, failure, warned = go_on_after_the_complaint(scripts)
+    _, failure, warned = go_on_after_the_complaint(clock, scripts)
     assert failure.kind == "peer" and warned == []

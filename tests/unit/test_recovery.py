@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
-from scripted import NOW, ScriptedRuntime, exited, failed
+from scripted import NOW, ScriptedRuntime, exited, failed, no_waiting
 
 from monitor import compare, figures, recovery, results
 from monitor.cells import product
@@ -111,6 +111,11 @@ def recorder(runs, first, *later, restarts=1, world_size=2, spec=SPEC, planned=(
     run = Recorder(runtime, spec, prepared, runs, Console(quiet=True), NOW, Stop(), None, restarts)
     runtime.fetched = lambda path: complete(run.folder, int(path[-6:]), world_size)
     return run
+
+
+@pytest.fixture(autouse=True)
+def supervised_without_waiting(monkeypatch):
+    no_waiting(monkeypatch)
 
 
 @pytest.fixture

@@ -1,13 +1,10 @@
 """The life of a run: scripted ranks that start, freeze, come back, hold their nodes. No process is started."""
 
 import json
-import threading
-import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from scripted import ScriptedRuntime, exited, failed, finished, ready, step, supervise
+from scripted import ScriptedRuntime, exited, failed, finished, no_waiting, ready, step, supervise
 
 from monitor import supervise as supervise_module
 from monitor.errors import UserError
@@ -19,9 +16,10 @@ from trainer.spec import RunSpec
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch):
+def clock(monkeypatch):
     """Silence counts from half the deadline on, 2.5 s."""
     monkeypatch.setattr(supervise_module, "LEAST_SILENCE_SECONDS", 1.0)
+    return no_waiting(monkeypatch)
 
 
 def test_a_silent_rank_is_frozen_killed_and_named():
@@ -50,25 +48,15 @@ def test_a_rank_whose_launcher_is_frozen_is_named_as_such():
     assert failure.message.startswith("rank 0 (trainer-0) has finished, but its launcher is frozen: no sign of life")
 
 
-class Clock(SimpleNamespace):
-    """time.monotonic, and `ahead` seconds more."""
-
-    ahead = 0.0
-
-    def monotonic(self):
-        return time.monotonic() + self.ahead
-
-
-def test_after_a_sleep_of_its_own_it_gives_every_rank_time_to_be_heard(monkeypatch):
+def test_after_a_sleep_of_its_own_it_gives_every_rank_time_to_be_heard(monkeypatch, clock):
     """Ctrl-Z and fg: the ranks went on, and nobody listened."""
-    clock, handle = Clock(), None
-    monkeypatch.setattr(supervise_module, "time", clock)
+    handle = None
     monkeypatch.setattr(supervise_module, "EVIDENCE_SECONDS", 0.0)
 
     def sleep(event):
         if isinstance(event, events.Step):
-            clock.ahead += 1000
-            threading.Timer(1.0, lambda: [handle.say(item) for item in [*finished(0)[2:], None]]).start()
+            clock.now += 1000
+            clock.after(1.0, lambda: [handle.say(item) for item in [*finished(0)[2:], None]])
 
     runtime = ScriptedRuntime([[ready(0), step(0)]], holding=(0,))
     supervisor = Supervisor(runtime, Job("r", RunSpec(nodes=1, batch=4), "key", Path()), sleep)
@@ -84,23 +72,25 @@ def test_after_a_sleep_of_its_own_it_gives_every_rank_time_to_be_heard(monkeypat
     assert handle.signals == []
 
 
-def test_a_rank_that_is_heard_again_is_not_frozen():
+def test_a_rank_that_is_heard_again_is_not_frozen(clock):
     runtime = ScriptedRuntime([[ready(0), step(0)]], holding=(0,))
     supervisor = Supervisor(runtime, Job("r", RunSpec(nodes=1, batch=4), "key", Path()), lambda event: None)
     supervisor._silence = 0.5
 
     def revive():
-        handle = runtime.handles[0]
-        assert supervisor.ranks[0].frozen
-        for _ in range(20):
-            handle.say(events.Alive(rank=0))
-            time.sleep(0.1)
-        for item in [*finished(0)[2:], None]:
-            handle.say(item)
+        found.append(supervisor.ranks[0].frozen)
+        runtime.handles[0].say(events.Alive(rank=0))
 
-    threading.Timer(1.2, revive).start()
+    def finish():
+        for item in [*finished(0)[2:], None]:
+            runtime.handles[0].say(item)
+
+    found = []
+    for tenths in range(12, 32):
+        clock.after(tenths / 10, revive)
+    clock.after(3.2, finish)  # long after the trouble that it was would have ended the run
     assert supervisor.run() is None
-    assert runtime.handles[0].signals == []
+    assert (found, runtime.handles[0].signals) == ([0.5, *[0.0] * 19], [])
 
 
 def test_one_failed_rank_ends_the_others_and_their_end_is_no_evidence():

@@ -1,16 +1,19 @@
 """Who is to blame, from what the ranks say: scripted streams in, verdict out. No process is started."""
 
-import threading
 from pathlib import Path
 
 import pytest
-from scripted import ScriptedRuntime, exited, failed, finished, ready, step, supervise
+from scripted import ScriptedRuntime, exited, failed, finished, no_waiting, ready, step, supervise
 
-from monitor import supervise as supervise_module
 from monitor.runtime.base import Job
-from monitor.supervise import Supervisor
+from monitor.supervise import BLAME_SECONDS, EVIDENCE_SECONDS, Supervisor
 from trainer import events
 from trainer.spec import RunSpec
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    return no_waiting(monkeypatch)
 
 
 def test_all_finished_is_no_failure():
@@ -78,9 +81,8 @@ def test_of_two_that_blame_each_other_the_first_is_believed():
     assert failure.rank == 0
 
 
-def test_blame_alone_waits_for_the_others_to_speak(monkeypatch):
+def test_blame_alone_waits_for_the_others_to_speak(clock):
     """The lost node's own complaint must not decide before the others have complained."""
-    monkeypatch.setattr(supervise_module, "EVIDENCE_SECONDS", 0.2)
     runtime = ScriptedRuntime([[ready(0)], [ready(1)], blames(2, 0, 0.0)], holding=(0, 1))
     supervisor = Supervisor(runtime, Job("r", RunSpec(nodes=3, batch=12), "key", Path()), lambda event: None)
 
@@ -89,7 +91,7 @@ def test_blame_alone_waits_for_the_others_to_speak(monkeypatch):
             for item in [*blames(rank, 2, 1.0)[1:], None]:
                 runtime.handles[rank].say(item)
 
-    threading.Timer(1.5, complain).start()
+    clock.after((EVIDENCE_SECONDS + BLAME_SECONDS) / 2, complain)
     failure = supervisor.run()
     assert (failure.kind, failure.rank) == ("peer", 2)
 
