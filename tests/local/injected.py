@@ -1,4 +1,10 @@
-"""Test-only entries of the registry. As a program, the trainer with them: `python tests/local/injected.py`."""
+"""Test-only entries of the registry. As a program, the trainer with them: `python tests/local/injected.py`.
+
+INJECTED_SIGNAL="8 9": the rank sends itself signal 9 as it begins step 8. Steps take a millisecond: from outside it
+could come after the last one.
+"""
+
+import os
 
 import torch
 from torch import nn
@@ -55,8 +61,24 @@ REAL_STRATEGIES = dict(SYNCS)
 ODD = Strategy("injected:Odd", "collectives that do not fit together")  # other tests ask for every strategy there is
 PROGRAM = (__file__,)
 
+
+def send_itself_a_signal(at: int, number: int) -> None:
+    from trainer.loop import Run
+
+    step = Run.step
+
+    def signalled(self, this: int) -> None:
+        if this == at:
+            os.kill(os.getpid(), number)
+        step(self, this)
+
+    Run.step = signalled
+
+
 if __name__ == "__main__":
     from trainer.__main__ import main
 
+    if wanted := os.environ.get("INJECTED_SIGNAL"):
+        send_itself_a_signal(*map(int, wanted.split()))
     SYNCS["odd"] = ODD
     main()

@@ -1,16 +1,11 @@
 """A wire among some ranks: each collective, its bytes, and that ranks may form groups in any order."""
 
 from among_case import collectives
-from group import Group
 
 
-def test_collectives_among_some_ranks_number_them_anew():
-    group = Group(4)
-    try:
-        for ranks in ([0], [1, 3], [0, 1], [1, 2, 3], [1, 3]):
-            check(group.run(collectives, ranks), ranks)
-    finally:
-        group.stop()
+def test_collectives_among_some_ranks_number_them_anew(groups):
+    for ranks in ([0], [1, 3], [0, 1], [1, 2, 3], [1, 3]):
+        check(groups[4].run(collectives, ranks), ranks)
 
 
 def check(told, ranks) -> None:

@@ -10,7 +10,7 @@ from trainer.checkpoint_folder import complete_ones, read
 from trainer.events import Evaluated, Failed, Finished, Monitored, Step, Trained
 from trainer.spec import RunSpec
 
-STEPS, DEADLINE = 300, 6
+STEPS, DEADLINE = 90, 6
 
 
 @pytest.fixture(scope="module")
@@ -26,18 +26,17 @@ def spec_of(**changes) -> RunSpec:
 @pytest.mark.parametrize(
     ("changes", "how"),
     [
-        ({"topology": "ring", "every_steps": 100, "evaluate_steps": 150}, signal.SIGKILL),
+        ({"topology": "ring", "every_steps": 30, "evaluate_steps": 45}, signal.SIGKILL),
         ({"topology": "ring"}, signal.SIGSTOP),
         ({"topology": "random", "nodes": 3, "batch": 12}, signal.SIGKILL),
-        ({"nodes": 2, "batch": 8, "every_steps": 100}, signal.SIGKILL),  # rank 0 is left alone
+        ({"nodes": 2, "batch": 8, "every_steps": 30}, signal.SIGKILL),  # rank 0 is left alone
     ],
 )
 def test_a_lost_worker_is_gone_on_without(changes, how, data, tmp_path):
     spec = spec_of(**changes)
     victim = spec.nodes - 1
-    with Ranks(spec, data, tmp_path, PROGRAM) as ranks:
-        ranks[victim].wait_for(Step, 3)
-        ranks[victim].process.send_signal(how)
+    signals = [f"8 {how.value}" if rank == victim else "" for rank in range(spec.nodes)]
+    with Ranks(spec, data, tmp_path, PROGRAM, INJECTED_SIGNAL=signals) as ranks:
         for rank in ranks.all[:victim]:
             assert rank.end() == 0, rank.of(Failed)
             assert rank.of(Finished)
@@ -47,9 +46,9 @@ def test_a_lost_worker_is_gone_on_without(changes, how, data, tmp_path):
     assert len(ranks[victim].of(Step)) < STEPS
     assert ranks[0].of(Evaluated)[0].samples == 13
     saved = [read(folder) for folder in complete_ones(tmp_path / "checkpoints")]
-    assert [said.step for said in saved] == ([100, 200, STEPS] if spec.every_steps else [STEPS])
+    assert [said.step for said in saved] == ([30, 60, STEPS] if spec.every_steps else [STEPS])
     assert {said.world_size for said in saved} == {victim}
-    assert [e.step for e in ranks[0].of(Monitored)] == ([150] if spec.evaluate_steps else [])
+    assert [e.step for e in ranks[0].of(Monitored)] == ([45] if spec.evaluate_steps else [])
 
 
 def test_rank_0_is_needed(data):

@@ -323,9 +323,9 @@ def test_hogwild_without_locks_trains_one_model(outcomes):
     assert [len(rank.of(Step)) for rank in ranks] == [30, 30, 30]
     last = max(ranks, key=lambda rank: rank.of(Step)[-1].time)
     assert torch.equal(last.weights[-1], last.final)  # no average was taken: the last to write saw the final weights
-    for rank in ranks:
-        losses = [s.loss for s in rank.of(Step)]
-        assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
+    # In the order of time: where the others have a core of their own, one may begin when they are far ahead.
+    losses = [s.loss for s in sorted((s for rank in ranks for s in rank.of(Step)), key=lambda s: s.time)]
+    assert np.mean(losses[-15:]) < 0.8 * np.mean(losses[:15])
 
 
 def test_hogwild_leaves_no_file(outcomes):

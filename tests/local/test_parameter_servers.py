@@ -5,7 +5,6 @@ import signal
 import numpy as np
 import pytest
 from cases import plain, train
-from group import Group
 from injected import PARAMETERS, PROGRAM
 from ps_cases import slow_worker
 from ranks import Ranks, write_prepared
@@ -25,24 +24,15 @@ def data(tmp_path_factory):
     return write_prepared(tmp_path_factory.mktemp("data"), train=50, test=13, augment=True)
 
 
-@pytest.fixture(scope="module")
-def group_of():
-    """Ranks for every world size, started when first asked for."""
-    groups = {}
-    yield lambda n: groups.setdefault(n, Group(n))
-    for group in groups.values():
-        group.stop()
-
-
 def spec_of(sync: str, workers: int, servers: int = 1, colocated: int = 0, **changes) -> RunSpec:
     values = {"model": "tiny", "batch": BATCH, "steps": STEPS, "seed": 7, "lr": 0.05, "every_steps": 2} | changes
     nodes = workers if colocated else workers + servers
     return RunSpec(sync=sync, nodes=nodes, servers=servers, colocated=colocated, **values)
 
 
-def run(spec, data, group_of):
+def run(spec, data, groups):
     """What the workers gave back, and what the other ranks did."""
-    told = group_of(len(seats(spec))).run(train, spec, data, None, True)
+    told = groups[len(seats(spec))].run(train, spec, data, None, True)
     return told[: spec.workers], told[spec.workers :]
 
 
@@ -55,14 +45,14 @@ def check_equal(ranks, expected) -> None:
 
 @pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_lock_step_is_sgd_on_the_joined_batch_and_staleness_0_is_lock_step(workers, servers, data, group_of):
+def test_lock_step_is_sgd_on_the_joined_batch_and_staleness_0_is_lock_step(workers, servers, data, groups):
     expected = plain(RunSpec(sync="single", model="tiny", nodes=1, batch=BATCH, steps=STEPS, seed=7, lr=0.05), data)
     cases = [("ps_sync", {}), ("ps_async", {"staleness": 0})]
     if workers > 1:
         cases += [("ps_sync", {"colocated": 1}), ("ps_sync", {"shares": (2, 1, 1)[:workers]})]
     for sync, changes in cases:
         spec = spec_of(sync, workers, servers, **changes)
-        ranks, others = run(spec, data, group_of)
+        ranks, others = run(spec, data, groups)
         check_equal(ranks, expected)
         assert all(step.staleness == 0 for rank in ranks for step in rank.of(Step))
         assert [rank.of(Trained)[0].synchronisations for rank in ranks] == [STEPS] * workers
@@ -92,26 +82,26 @@ def check_formula(rank) -> None:
 
 
 @pytest.mark.parametrize("compress", ["bf16", "topk", "powersgd"])
-def test_compressed_pushes(compress, data, group_of):
+def test_compressed_pushes(compress, data, groups):
     """With nothing left out the weights are plain SGD's; what is pushed is as large as the formula says."""
     expected = plain(RunSpec(sync="single", model="tiny", nodes=1, batch=BATCH, steps=STEPS, seed=7, lr=0.05), data)
     lossless = {"topk": {"ratio": 1.0}, "powersgd": {"compress_rank": 400}}.get(compress, {})
-    ranks, _ = run(spec_of("ps_sync", 2, 2, compress=compress, **lossless), data, group_of)
+    ranks, _ = run(spec_of("ps_sync", 2, 2, compress=compress, **lossless), data, groups)
     loose = {"rtol": 0.02, "atol": 2e-3} if compress == "bf16" else TOLERANCE
     for name, array in expected.state.items():
         np.testing.assert_allclose(ranks[0].state[name], array, err_msg=name, **loose)
     for settings in ({}, {"topk": {"ratio": 0.03}, "powersgd": {"compress_rank": 2}}.get(compress, {})):
-        ranks, _ = run(spec_of("ps_async", 2, 2, compress=compress, **settings), data, group_of)
+        ranks, _ = run(spec_of("ps_async", 2, 2, compress=compress, **settings), data, groups)
         for rank in ranks:
             check_formula(rank)
             assert rank.step_bytes[0] < 0.7 * 4 * PARAMETERS
 
 
-def test_a_slow_worker_holds_the_others_back_at_the_bound(data, group_of):
+def test_a_slow_worker_holds_the_others_back_at_the_bound(data, groups):
     """Worker 1 begins each step only when the others must be waiting for it."""
     bound, n = 2, 3
     spec = spec_of("ps_async", n, staleness=bound, steps=8)
-    told = group_of(n + 1).run(slow_worker, spec, data)
+    told = groups[n + 1].run(slow_worker, spec, data)
     staleness = [[step.staleness for step in rank.of(Step)] for rank in told[:n]]
     assert max(map(max, staleness)) <= (n - 1) * (2 * bound + 1)
     # At its first push the two others have had `bound` answers each, and may have pushed once more.
@@ -121,9 +111,9 @@ def test_a_slow_worker_holds_the_others_back_at_the_bound(data, group_of):
     assert served.updates == n * 8
 
 
-def test_the_evaluator_scores_the_servers_weights_while_they_are_trained(data, group_of):
+def test_the_evaluator_scores_the_servers_weights_while_they_are_trained(data, groups):
     spec = spec_of("ps_async", 2, 2, evaluator=1, model="tiny_bn")
-    ranks, others = run(spec, data, group_of)
+    ranks, others = run(spec, data, groups)
     found = others[-1].of(Monitored)
     assert found
     assert all(event.samples == 13 for event in found)
@@ -166,18 +156,17 @@ def test_a_lost_rank_that_is_needed_ends_the_run_and_is_named(sync, victim, how,
 
 @pytest.mark.parametrize(("staleness", "how"), [(0, signal.SIGSTOP), (3, signal.SIGKILL)])
 def test_asynchronous_training_goes_on_without_a_lost_worker(staleness, how, data, tmp_path):
-    spec = endless("ps_async", servers=2, evaluator=1, steps=400, staleness=staleness)
-    with Ranks(spec, data, tmp_path, PROGRAM) as ranks:
-        ranks[2].wait_for(Step, 3)
-        ranks[2].process.send_signal(how)
+    spec = endless("ps_async", servers=2, evaluator=1, steps=120, staleness=staleness)
+    signals = [f"8 {how.value}" if rank == 2 else "" for rank in range(len(seats(spec)))]
+    with Ranks(spec, data, tmp_path, PROGRAM, INJECTED_SIGNAL=signals) as ranks:
         for rank in (r for r in ranks if r.rank != 2):
             assert rank.end() == 0, rank.of(Failed)
             assert rank.of(Finished)
     for rank in ranks.all[:2]:
-        assert len(rank.of(Step)) == 400
+        assert len(rank.of(Step)) == 120
         assert rank.of(Trained)[0].lost_workers == [2]
-    assert len(ranks[2].of(Step)) < 400
+    assert len(ranks[2].of(Step)) < 120
     assert ranks[0].of(Evaluated)[0].samples == 13
     assert {r for r in roles(spec)[SERVER] if ranks[r].of(Served)} == {3, 4}
-    saved = read(tmp_path / "checkpoints" / name_of(400))
-    assert (saved.step, saved.world_size) == (400, 2)
+    saved = read(tmp_path / "checkpoints" / name_of(120))
+    assert (saved.step, saved.world_size) == (120, 2)

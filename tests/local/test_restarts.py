@@ -3,18 +3,9 @@
 import os
 import signal
 
-import pytest
 from test_resume_run import STEPS, start, weights
 
 from monitor.cli import main
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    run = start(tmp_path_factory.mktemp("undisturbed"))
-    code, out = run.finish()
-    assert code == 0, out
-    return run
 
 
 def test_a_killed_rank_is_overcome_to_the_last_bit(tmp_path, undisturbed, capsys):

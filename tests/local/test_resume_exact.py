@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 from cases import train
-from group import Group
 from injected import PROGRAM, REAL_STRATEGIES
 from ranks import Ranks, write_prepared
 
@@ -60,15 +59,6 @@ def data(tmp_path_factory):
     return write_prepared(tmp_path_factory.mktemp("data"), train=50, augment=True)
 
 
-@pytest.fixture(scope="module")
-def groups():
-    """Ranks for every world size, started when first asked for."""
-    groups = {}
-    yield lambda spec: groups.setdefault(len(seats(spec)), Group(len(seats(spec))))
-    for group in groups.values():
-        group.stop()
-
-
 def whole_state(out, rank: int) -> dict:
     """What the last checkpoint of a run holds for a rank, as digests."""
     folder = complete_ones(out / "checkpoints")[-1]
@@ -86,7 +76,7 @@ def whole_state(out, rank: int) -> dict:
 def test_going_on_equals_never_stopping(case, data, groups, tmp_path):
     """With stop 0 there is no stop, but in one of the runs checkpoints on the way, which must not disturb it."""
     spec, stop = CASES[case]
-    group = groups(spec)
+    group = groups[len(seats(spec))]
     whole = group.run(train, spec, data, tmp_path / "whole", True)
     if stop:
         step = tmp_path / "whole/checkpoints" / name_of(stop)
@@ -111,18 +101,18 @@ def test_going_on_equals_never_stopping(case, data, groups, tmp_path):
 @pytest.mark.parametrize("sync", ["single", "ddp", "local_sgd", "ps_sync"])
 def test_a_score_on_the_way_is_that_of_a_run_which_ends_there(sync, data, groups, tmp_path):
     spec = spec_of(sync, every_steps=0, evaluate_steps=2, steps=5)
-    scored = groups(spec).run(train, spec, data, tmp_path / "long", True)[0].of(Monitored)
+    scored = groups[len(seats(spec))].run(train, spec, data, tmp_path / "long", True)[0].of(Monitored)
     assert [score.step for score in scored] == [2, 4]
     for score in scored:
         short = replace(spec, steps=score.step, evaluate_steps=0)
-        (last,) = groups(spec).run(train, short, data, tmp_path / f"to {score.step}", True)[0].of(Evaluated)
+        (last,) = groups[len(seats(spec))].run(train, short, data, tmp_path / f"to {score.step}", True)[0].of(Evaluated)
         assert (score.samples, score.accuracy) == (last.samples, last.accuracy)
         assert score.loss == pytest.approx(last.loss, rel=1e-6)
 
 
 def test_ranks_that_hold_the_same_write_it_once(data, groups, tmp_path):
     spec = spec_of("ddp", model="vgg11", batch=6, steps=1)
-    groups(spec).run(train, spec, data, tmp_path, True)
+    groups[len(seats(spec))].run(train, spec, data, tmp_path, True)
     files = read(tmp_path / "checkpoints/step-000001").files
     assert set(files) == {"model.pt", *(rank_file(rank) for rank in range(RANKS))}
     weights = 4 * 9_231_114
@@ -132,7 +122,7 @@ def test_ranks_that_hold_the_same_write_it_once(data, groups, tmp_path):
 
 
 def test_a_damaged_checkpoint_or_another_spec_is_bad_input_of_the_rank(data, groups, tmp_path):
-    groups(spec_of("single")).run(train, spec_of("single"), data, tmp_path / "whole", True)
+    groups[1].run(train, spec_of("single"), data, tmp_path / "whole", True)
     folder = tmp_path / "whole/checkpoints" / name_of(STOP)
     copy = tmp_path / folder.name
     copy.mkdir()

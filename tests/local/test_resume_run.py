@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -33,24 +34,26 @@ def weights(run) -> dict[str, str]:
     return {name: digest(value) for name, value in model.items()}
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """A run that never stopped, and the folder that the others share its data with."""
-    run = start(tmp_path_factory.mktemp("undisturbed"))
-    code, out = run.finish()
-    assert code == 0, out
-    return run
-
-
 @pytest.fixture
 def folder(undisturbed, tmp_path):
+    """One with the data of the run that never stopped."""
     for name in ("cifar", "data"):
         shutil.copytree(undisturbed.folder / name, tmp_path / name)
     return tmp_path
 
 
+def stuck(folder) -> tuple[Orchestrator, Path]:
+    """A run that comes no further than the checkpoint of step 4, which it writes into this pipe."""
+    run = start(folder)
+    run.wait_for("started", rank=0)  # torch is not imported yet
+    pipe = run.run / "checkpoints/step-000004/model.pt.part"
+    pipe.parent.mkdir(parents=True)
+    os.mkfifo(pipe)
+    return run, pipe
+
+
 def test_a_run_killed_after_a_checkpoint_goes_on_from_it(folder, undisturbed):
-    killed = start(folder)
+    killed, _ = stuck(folder)
     killed.wait_for("checkpoint")
     killed.process.kill()
     killed.process.communicate()
@@ -74,12 +77,11 @@ def test_a_run_killed_after_a_checkpoint_goes_on_from_it(folder, undisturbed):
 
 
 def test_a_run_killed_while_it_writes_a_checkpoint_goes_on_from_the_one_before(folder, undisturbed):
-    killed = start(folder)
-    pid = killed.wait_for("started", rank=0)["pid"]
-    written = killed.run / "checkpoints/step-000004/model.pt.part"
-    wait_until(lambda: written.exists() or killed.process.poll() is not None, 120, 0.001)
-    os.kill(pid, signal.SIGKILL)
-    code, out = killed.finish()
+    killed, pipe = stuck(folder)
+    with pipe.open("rb") as written:  # once it is opened for writing too
+        assert len(written.read(1000)) == 1000
+        os.kill(killed.events("started", 0)[0]["pid"], signal.SIGKILL)
+        code, out = killed.finish()
     assert code == 1, out
     before = killed.run.name
     assert [path.name for path in (killed.run / "checkpoints").iterdir()] == ["step-000002"]  # no half one
