@@ -101,7 +101,7 @@ class Orchestrator:
         return self.events(kind, rank)[0]
 
 
-def wait_until(holds: Callable, timeout: float = 30, every: float = 0.05):
+def wait_until(holds: Callable, timeout: float = 90, every: float = 0.05):
     """What `holds` returns once it is true; an AssertionError when that never comes."""
     until = time.monotonic() + timeout
     while not (value := holds()):

@@ -97,7 +97,7 @@ def test_a_node_that_is_stopped_ends_the_run_and_is_named(cluster, tmp_path):
     code, out = run.finish()
     error = run.result()["error"]
     cluster.node(3).start()
-    wait_until(lambda: cluster.node(3).attrs["State"]["Health"]["Status"] == "healthy", 60)
+    wait_until(lambda: cluster.node(3).attrs["State"]["Health"]["Status"] == "healthy")
     assert (code, error["rank"]) == (1, 3), out
     assert error["kind"] in ("killed", "lost")
     nothing_left(cluster)
@@ -180,7 +180,7 @@ def test_without_prometheus_the_run_still_succeeds_with_a_warning(cluster, tmp_p
         code, out = run.finish()
     finally:
         prometheus.start()
-        wait_until(lambda: cluster.service("prometheus").attrs["State"]["Health"]["Status"] == "healthy", 60)
+        wait_until(lambda: cluster.service("prometheus").attrs["State"]["Health"]["Status"] == "healthy")
     assert code == 0, out
     assert "Prometheus" in run.result()["warnings"][0]
     assert (run.run / "metrics.csv").read_text().startswith("time,node,")

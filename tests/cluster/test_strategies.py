@@ -7,13 +7,13 @@ from trainer.registry import SYNCS
 
 HEADERS = 1.05  # TCP/IP and Ethernet headers, acknowledgements, heartbeats
 QUIET_BYTES = 2e6  # heartbeats and rendezvous of a run that sends nothing else
-WORDS = {"hogwild": {"NPROC": 2}}
+WORDS = {"hogwild": {"NPROC": 2}, "local_sgd": {"H": 2}, "diloco": {"H": 2}}
 
 
 @pytest.mark.parametrize("sync", SYNCS)
 def test_the_interface_carries_what_the_wire_counts(cluster, tmp_path, sync):
     run = Orchestrator(
-        tmp_path, RUNTIME="docker", PROJECT=cluster.project, SYNC=sync, BATCH=24, STEPS=8, **WORDS.get(sync, {})
+        tmp_path, RUNTIME="docker", PROJECT=cluster.project, SYNC=sync, BATCH=24, STEPS=4, **WORDS.get(sync, {})
     )
     code, out = run.finish()
     assert code == 0, out

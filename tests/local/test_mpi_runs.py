@@ -68,7 +68,7 @@ def test_a_killed_orchestrator_leaves_nothing(tmp_path):
     for moment in moments:
         run = start(tmp_path, NODES=2, STEPS=4)
         if moment == "before anything":  # while mpiexec comes up
-            wait_until(lambda run=run: (run.runs / "latest").is_symlink() and processes_of(run.run.name))
+            wait_until(lambda run=run: (run.runs / "latest").is_symlink() and processes_of(run.run.name), 120)
         else:
             wait_until(lambda run=run, n=moment: run.process.poll() is not None or len(run.events()) >= n, 120)
         run.process.kill()

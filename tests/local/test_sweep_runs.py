@@ -28,10 +28,12 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path):
             if path.parent.name not in done and path.read_text()
         ]
 
-    wait_until(lambda: len(tries()) == 1 and running(), 120)
-    lost = running()
-    first.kill()
-    first.communicate()
+    try:
+        wait_until(lambda: len(tries()) == 1 and running(), 120)
+        lost = running()
+    finally:
+        first.kill()
+        first.communicate()
     wait_until(lambda: not any(processes_of(name) for name in lost))
     done = tries()
 

@@ -43,7 +43,7 @@ def test_a_terminal_that_is_closed_ends_the_run_in_order(tmp_path):
         said = tmp_path / "runs/latest/events.jsonl"
         wait_until(lambda: said.exists() and '"event": "step"' in said.read_text(), 120)
         os.close(terminal)
-        assert process.wait(60) == 1
+        assert process.wait(150) == 1
     finally:
         process.kill()
         process.wait()

@@ -88,7 +88,7 @@ def test_sigterm_ends_a_rank_that_waits_in_a_collective(data):
         ranks[0].wait_for(Step, 2)
         ranks[1].process.send_signal(signal.SIGSTOP)
         ranks[0].process.send_signal(signal.SIGTERM)
-        assert ranks[0].end(20) == 1
+        assert ranks[0].end(50) == 1
     (failed,) = ranks[0].of(Failed)
     assert (failed.kind, failed.message) == ("own", "stopped by SIGTERM")
 

@@ -82,7 +82,7 @@ def serving(tree: str, folder: Path, world_size: int | None = None):
 
 def get(port: int, path: str = "/metrics") -> tuple[int, str, str]:
     """(status, content type, text)"""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -118,10 +118,10 @@ def test_garbage_does_not_end_it(folder):
             b"A" * 70_000 + b"\n",
             b"",
         ):
-            with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
-                client.sendall(garbage)
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as client, suppress(ConnectionError):
+                client.sendall(garbage)  # it may have had enough before all is sent
         for method in (b"POST", b"DELETE", b"TRACE"):
-            with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
                 client.sendall(method + b" /metrics HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
                 assert client.recv(100).startswith(b"HTTP/1.1 501")
         assert get(port)[0] == 200
@@ -131,7 +131,7 @@ def test_several_scrapes_use_one_connection(folder):
     import http.client
 
     with serving(TREES[0], folder) as port:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         sockets = set()
         for _ in range(3):
             connection.request("GET", "/metrics")
@@ -222,7 +222,7 @@ def port_of(process) -> int:
 def test_a_signal_ends_it_with_code_0_also_with_a_client_connected(number):
     with agent("--port", "0") as process, socket.create_connection(("127.0.0.1", port_of(process))):
         process.send_signal(number)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
 
 
 def test_it_imports_neither_torch_nor_docker_and_stays_small(tmp_path):
@@ -251,7 +251,7 @@ def test_end_of_stdin_ends_it():
         port_of(process)
         process.stdin.close()
         process.stdin = None
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
 
 
 def test_bad_input_is_one_line():
@@ -264,7 +264,7 @@ def test_bad_input_is_one_line():
             (["--process", "x"], {}, 2, "invalid int value: 'x'"),
         ):
             with agent(*arguments, env=env) as process:
-                error = process.communicate(timeout=20)[1].decode()
+                error = process.communicate(timeout=60)[1].decode()
                 assert process.returncode == code
                 assert word in error.splitlines()[-1]
                 assert "Traceback" not in error

@@ -56,9 +56,9 @@ class World:
 
             def share(tensor):
                 place[rank] = tensor.clone()
-                barrier.wait(20)
+                barrier.wait(100)
                 everyone = [t.clone() for t in place]
-                barrier.wait(20)
+                barrier.wait(100)
                 return everyone
 
             try:

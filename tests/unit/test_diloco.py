@@ -36,9 +36,9 @@ class ThreadWire(Wire):
 
     def _everyones(self, tensor):
         self.places[self.rank] = tensor.clone()
-        self.barrier.wait(20)
+        self.barrier.wait(100)
         everyone = [t.clone() for t in self.places]
-        self.barrier.wait(20)
+        self.barrier.wait(100)
         return everyone
 
 

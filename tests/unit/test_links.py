@@ -2,10 +2,8 @@
 
 import contextlib
 import json
-import socket
 import subprocess
 import sys
-import time
 from dataclasses import asdict
 
 import pytest
@@ -210,22 +208,43 @@ def test_the_probe_measures_what_it_sends():
     assert 0 < json.loads(client.stdout)["round_trip_ms"] < 1000
 
 
-def test_the_probe_waits_for_what_a_slow_link_hands_on_now_and_then():
+class SlowLink(contextlib.nullcontext):
+    """A peer behind a link that hands on 64 kB each half second, the server that takes it, and the time this takes."""
+
+    now = 0.0
+
+    def create_server(self, address):
+        return self
+
+    def accept(self):
+        return self, None
+
+    def settimeout(self, seconds):
+        pass
+
+    def getsockname(self):
+        return "", 1234
+
+    def sendall(self, ping):
+        pass
+
+    def recv(self, most):
+        self.now += 0.5 if most > 1 else 0.0
+        return bytes(most)
+
+    def perf_counter(self):
+        return self.now
+
+
+def test_the_probe_waits_for_what_a_slow_link_hands_on_now_and_then(monkeypatch, capsys):
     """64 kB each half second are 1 Mbit/s. Nothing of it may be lost between two looks."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "monitor.probe", "serve", "0.3"], stdout=subprocess.PIPE, text=True
-    ) as server:
-        port = json.loads(server.stdout.readline())["port"]
-        with socket.create_connection(("127.0.0.1", port)) as peer:
-            for _ in range(probe.PINGS):
-                peer.sendall(b"x")
-                peer.recv(1)
-            with contextlib.suppress(OSError):
-                while True:
-                    peer.sendall(bytes(65536))
-                    time.sleep(0.5)
-        rate = json.loads(server.stdout.read())["bits_per_second"]
-    assert rate == pytest.approx(8 * 65536 / 0.5, rel=0.15)
+    link = SlowLink()
+    link.enter_result = link
+    monkeypatch.setattr(probe, "socket", link)
+    monkeypatch.setattr(probe, "time", link)
+    probe.serve(0.3)
+    rate = json.loads(capsys.readouterr().out.splitlines()[1])["bits_per_second"]
+    assert rate == pytest.approx(8 * 65536 / 0.5)
 
 
 def test_a_strategys_settings_are_not_named_of_another():

@@ -100,7 +100,7 @@ def test_a_fast_worker_waits_at_the_bound_and_goes_on_when_the_slow_one_pushes(b
     assert len(answered) == bound
     push(shard, 1, 0.0)
     push(shard, 1, 0.0)
-    thread.join(10)
+    thread.join(60)
     assert len(answered) == bound + 2
     assert max(answered) <= bound
 
@@ -114,7 +114,7 @@ def test_a_lost_worker_holds_nobody_up_and_is_refused(bound):
             pass
         assert shard.drop(1, "no sign of life")
         assert not shard.drop(1, "again")
-        weights = waits.result(10)
+        weights = waits.result(60)
     # In lock-step the one push left stands for the whole batch: half a gradient, scaled up.
     assert weights == ([-1.0] * 2 if bound == 0 else [-0.5 * 3] * 2)
     with pytest.raises(GivenUp, match="no sign of life"):
@@ -129,7 +129,7 @@ def test_a_worker_that_waits_when_it_is_given_up_is_told_so():
             pass
         shard.drop(0, "frozen")
         with pytest.raises(GivenUp, match="frozen"):
-            waits.result(10)
+            waits.result(60)
 
 
 def test_who_is_done_holds_nobody_up_and_the_evaluator_is_told_when_all_are():

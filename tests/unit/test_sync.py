@@ -48,7 +48,7 @@ class ThreadWire(Wire):
 
     def exchange(self, outgoing, to, incoming, source, what):
         self.queues[to].put((self.rank, what, outgoing.clone()))
-        sender, same, tensor = self.queues[self.rank].get(timeout=20)
+        sender, same, tensor = self.queues[self.rank].get(timeout=100)
         assert (sender, same) == (source, what)
         self.count("exchange", outgoing.nbytes, incoming.nbytes)
         return incoming.copy_(tensor)

@@ -37,7 +37,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(peers_module.time, "sleep", lambda seconds: setattr(clock, "now", clock.now + seconds))
+    sleep = SimpleNamespace(sleep=lambda seconds: setattr(clock, "now", clock.now + seconds))
+    monkeypatch.setattr(peers_module, "time", sleep)  # of this module alone: threads of other tests may sleep
     return clock
 
 
