@@ -2,12 +2,16 @@
 
 import json
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from serving_client import IMAGE, PIXELS, ask, form
+
+from serving import v2
 
 
 def tensor(data, datatype="UINT8", shape=(1, 3, 32, 32), name="images", **more) -> str:
@@ -83,6 +87,23 @@ def test_tensors_that_cannot_be_are_one_line(served, body, says):
     answer = ask(served.port, "POST", "/v2/models/cnn/infer", body)
     assert answer.status == 400 and says in answer.json["error"] and "\n" not in answer.json["error"]
     assert served.predict(IMAGE).status == 200
+
+
+def test_json_is_read_one_at_a_time(monkeypatch):
+    now, most = [], []
+
+    def loads(body, **how):
+        now.append(1)
+        most.append(len(now))
+        threading.Event().wait(0.02)
+        now.pop()
+        return {"inputs": [{"name": "images", "datatype": "UINT8", "shape": [1, 1, 1, 1], "data": [7]}]}
+
+    monkeypatch.setattr(v2.json, "loads", loads)
+    with ThreadPoolExecutor(4) as pool:
+        for _, _, images in pool.map(lambda _: v2.read(b"", (1, 1, 1), 1), range(4)):
+            assert images.tolist() == [[[[7]]]]
+    assert most == [1] * 4
 
 
 def test_models_that_are_not_there_are_told_in_the_protocols_words(served):
