@@ -100,10 +100,11 @@ def _by_a_container(model: Path, folder: Path, facts: str) -> None:
     with engine.guard():
         try:
             client = engine.connect()
-            found = client.images.list("syncbed-trainer:latest")
+            own = f"{engine.CODE_LABEL}={images.code_hash()}"  # not the latest: another checkout may have built that
+            found = client.images.list("syncbed-trainer", filters={"label": own})
         except UserError as error:
             raise UserError(f"exporting needs torch ('make torch' installs it) or an engine ({error})") from None
-        if not found or found[0].labels.get(engine.CODE_LABEL) != images.code_hash():
+        if not found:
             raise UserError("exporting needs torch ('make torch' installs it) or this version's images ('make images')")
         made = client.containers.create(
             found[0].id,
