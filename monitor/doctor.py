@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from monitor import engine, images, limits
+from monitor import engine, images, limits, serve_cluster
 from monitor.cluster_settings import DEFAULT_PORTS, SETTINGS, check_port, project, whole
 from monitor.errors import RunFailed, UserError, refuse_unknown
 from monitor.serve_local import SERVING_PORT, LocalHost
@@ -62,7 +62,7 @@ def examine(settings: dict[str, str]) -> list[Finding]:
         ("memory", _memory),
         ("disk", _disk),
         ("torch", _torch),
-        ("serving", _serving),
+        ("serving", partial(_serving, settings)),
         ("kernel", _kernel),
     ):
         found += _guarded(name, None, check)
@@ -194,11 +194,17 @@ def _torch() -> Iterator[Finding]:
         yield Finding("torch", OK, f"{importlib.metadata.version('torch')} in this environment, for RUNTIME=local")
 
 
-def _serving() -> Iterator[Finding]:
-    """The server of models of this machine; one in a cluster is in `make cluster-status`."""
-    port = LocalHost().port()
-    if port is not None:
-        yield Finding("serving", OK, f"models are served on 127.0.0.1:{port} (RUNTIME=local); make serve-stop ends it")
+def _serving(settings: dict[str, str]) -> Iterator[Finding]:
+    """The servers of models: this machine's, and the cluster's that the settings name."""
+    places = [LocalHost()]
+    with suppress(UserError):  # no engine: said above
+        if (cluster := serve_cluster.find(project(settings), required=False)) is not None:
+            places.append(cluster)
+    served = [(place, port) for place in places if (port := place.port()) is not None]
+    for place, port in served:
+        how = f"RUNTIME={place.name}; make serve-stop{place.words} ends it"
+        yield Finding("serving", OK, f"models are served on 127.0.0.1:{port}, {how}")
+    if served:
         return
     try:
         check_port("PORT", SERVING_PORT)

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from monitor import engine, images, results, summary
-from monitor.errors import RunFailed, UserError
+from monitor.errors import RunFailed, UserError, refuse_unknown
 from monitor.machine import own_version
 from trainer.checkpoint_folder import FOLDER as CHECKPOINTS
 from trainer.checkpoint_folder import MODEL, DamagedError, complete_ones, sha256, verify
@@ -28,6 +28,7 @@ _NODE_UID = 10001  # of the node image's user
 
 def command(settings: dict[str, str], args) -> int:
     """CLI `export`."""
+    refuse_unknown(settings, SETTINGS)
     folder = export(args.run, summary.runs_folder(settings))
     about = json.loads((folder / ABOUT).read_text())
     if args.json:
@@ -59,9 +60,11 @@ def export(run: str, runs: Path) -> Path:
     home = runs / result["id"]
     checkpoints = complete_ones(home / CHECKPOINTS)
     if not checkpoints:
-        raise UserError(
-            f"RUN={run}: it has no complete checkpoint to export; train again (a sweep keeps them with KEEP=1)"
-        )
+        why = {results.RUNNING: " yet; EVERY=n writes one each n steps", results.FAILED: ", as it failed before"}
+        newest = next((f.name for f in results.folders(runs) if complete_ones(f / CHECKPOINTS)), None)
+        instead = f"RUN={newest} has one" if newest else "train again (a sweep keeps them with KEEP=1)"
+        end = why.get(result["status"], "")
+        raise UserError(f"RUN={run}: it has no complete checkpoint to export{end}; {instead}")
     try:
         verify(checkpoints[-1], [MODEL])
     except DamagedError as error:

@@ -4,6 +4,7 @@ runs/<id>/  spec.json  events.jsonl  metrics.csv  result.json  checkpoints/     
 """
 
 import errno
+import math
 import os
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -147,9 +148,14 @@ class Recorder:
         rows = self.place.rows(self.job, started, CLOCK.now(), self.warnings.append)
         for node, seconds in missing(rows, self.names, started, self._heard).items():
             self.warnings.append(f"{node}: metrics.csv has no rows for {seconds:g} s of the run; its figures lack them")
-        # The row before the start is there for the counters; its training figures are an earlier run's.
+        # An agent shows an ended rank's figures for some seconds: what a node shows before its own start is of another run.
+        own: dict[str, float] = {}
+        for attempt in self.recovery.attempts:
+            for name, rank in zip(self.names, attempt.ranks, strict=True):
+                if rank.started:
+                    own[name] = min(own.get(name, math.inf), rank.started.time)
         none = {"training_step": None, "training_loss": None}
-        return [row if row.time >= started else replace(row, **none) for row in rows]
+        return [row if row.time >= own.get(row.node, math.inf) else replace(row, **none) for row in rows]
 
     def _fetched(self) -> None:
         """Wait for the checkpoints that are on their way; remove one that was being written when the ranks ended."""

@@ -268,7 +268,9 @@ def load(run: str, runs: Path) -> dict:
             raise ValueError("not a result of syncbed")
     except FileNotFoundError:
         have = ", ".join(path.name for path in folders(runs)[:3]) or "none yet"
-        raise UserError(f"run {run}: not found in {runs} (newest: {have})") from None
+        swept = next((f for f in sorted(Path("sweeps").glob("*")) if (f / run / "result.json").is_file()), None)
+        more = f"; RUNS_DIR={swept} has it" if swept else ""
+        raise UserError(f"run {run}: not found in {runs} (newest: {have}){more}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"run {run}: result.json cannot be read ({error})") from None
     if result["schema"] > SCHEMA:

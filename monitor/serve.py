@@ -55,7 +55,7 @@ def command(settings: dict[str, str], args) -> int:
             _check_ports(port)
             place.start(port)
         elif asked and there != port:
-            raise UserError(f"PORT={port}: a server runs on {there} already; make serve-stop ends it")
+            raise UserError(f"PORT={port}: a server runs on {there} already; make serve-stop{place.words} ends it")
         port = there or port
         if url not in _served(port):
             place.put(folder, url)
@@ -66,7 +66,9 @@ def command(settings: dict[str, str], args) -> int:
         print(json.dumps({"name": name, "version": version, "runtime": place.name, "run": about["run"], **where}))
         return 0
     print(f"{name} {version} is served (RUNTIME={place.name}): curl {where['predictions']} -T picture.jpg")
-    print(f"  management  {where['management']}\n  metrics     {where['metrics']}\n  make serve-stop ends it")
+    print(
+        f"  management  {where['management']}\n  metrics     {where['metrics']}\n  make serve-stop{place.words} ends it"
+    )
     return 0
 
 

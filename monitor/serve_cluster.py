@@ -6,6 +6,7 @@ from docker import DockerClient
 from docker.errors import NotFound
 
 from monitor import cluster, engine
+from monitor.cluster_settings import DEFAULT_PROJECT
 from monitor.errors import UserError
 from monitor.images import code_hash
 from monitor.runtime import volumes
@@ -22,6 +23,7 @@ class ClusterHost:
 
     def __init__(self, client: DockerClient, project: str):
         self._client, self._project = client, project
+        self.words = "" if project == DEFAULT_PROJECT else f" PROJECT={project}"
         with engine.guard():
             self._present = cluster.containers(client, project)
             nodes = [c for c in self._present if c.labels[engine.ROLE_LABEL] == "node"]

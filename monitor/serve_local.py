@@ -29,7 +29,7 @@ _START_SECONDS, _STOP_SECONDS = 60, 15  # it ends within serving.server.DRAIN_SE
 class LocalHost:
     """This machine as a place for a server; one for each user."""
 
-    name = "local"
+    name, words = "local", " RUNTIME=local"  # what names it beside `make serve-stop`
 
     def __init__(self):
         self._folder = Path(tempfile.gettempdir()) / f"{STATE_PREFIX}serve-{os.getuid()}"

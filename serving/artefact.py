@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from trainer.checkpoint_folder import sha256
 from trainer.data.batches import normalise
@@ -67,7 +67,8 @@ def write(folder: Path, module_state: dict[str, torch.Tensor], about: About) -> 
     broken = next((n for n, v in module_state.items() if v.is_floating_point() and not v.isfinite().all()), None)
     if broken:
         raise ArtefactError(f"{broken} is not finite: training diverged; a smaller LR= would do")
-    save_file({name: value.contiguous() for name, value in module_state.items()}, folder / WEIGHTS)
+    weights = save({name: value.contiguous() for name, value in module_state.items()})
+    (folder / WEIGHTS).write_bytes(weights)  # save_file would let nobody else read it
     said = asdict(about) | {"sha256": sha256(folder / WEIGHTS)}
     part = folder / f"{ABOUT}.part"
     part.write_text(json.dumps(said, indent=1, allow_nan=False) + "\n")

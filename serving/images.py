@@ -36,10 +36,12 @@ def decode(body: bytes, shape: tuple[int, int, int]) -> np.ndarray:
     Raises Refused (400, one line) for anything but a whole JPEG, PNG or WebP image of at most MOST_PIXELS.
     """
     channels, height, width = shape
+    if not body:
+        raise bad("the body is empty")
     try:
         with Image.open(io.BytesIO(body), formats=FORMATS) as image:
             if image.width * image.height > MOST_PIXELS:
-                raise bad(f"the image has {image.width}x{image.height} pixels, {MOST_PIXELS} are the most")
+                raise bad(f"the image has {image.width}x{image.height} pixels, {MOST_PIXELS:,} are the most")
             if max(image.size) > MOST_SIDE:
                 raise bad(f"the image is {image.width}x{image.height} pixels, {MOST_SIDE} are the most on a side")
             if body.startswith(b"\xff\xd8") and body.count(b"\xff\xda") > MOST_SCANS:

@@ -88,7 +88,8 @@ class Models:
             if any(one.url == url for one in served.values()) or version in served:
                 raise Refused(409, "ConflictStatusException", f"{url} is served as {name} already")
             if not (self.store / url).is_dir():
-                raise Refused(404, "ModelNotFoundException", f"Model not found in the store: {url}")
+                have = ", ".join(sorted(folder.name for folder in self.store.glob("[!.]*"))[:9]) or "nothing"
+                raise Refused(404, "ModelNotFoundException", f"Model not found in the store: {url}; it has {have}")
             try:
                 loaded = await asyncio.get_running_loop().run_in_executor(self._pool, load, self.store / url)
             except ArtefactError as error:

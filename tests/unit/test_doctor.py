@@ -25,13 +25,25 @@ def test_a_run_is_possible_where_nothing_failed(findings, possible):
 
 
 @pytest.mark.parametrize(
-    ("port", "says"), [(18080, "models are served on 127.0.0.1:18080"), (None, "nothing is served")]
+    ("local", "cluster", "says"),
+    [
+        (None, None, ["nothing is served; port 8080 is free"]),
+        (18080, None, ["models are served on 127.0.0.1:18080, RUNTIME=local; make serve-stop RUNTIME=local ends it"]),
+        (None, 8080, ["models are served on 127.0.0.1:8080, RUNTIME=docker; make serve-stop PROJECT=mine ends it"]),
+    ],
 )
-def test_a_server_of_models_is_told(monkeypatch, port, says):
-    monkeypatch.setattr(doctor.LocalHost, "port", lambda self: port)
+def test_servers_of_models_are_told(monkeypatch, local, cluster, says):
+    asked = []
+
+    def find(project, required):
+        asked.append((project, required))
+        return cluster and SimpleNamespace(name="docker", words=" PROJECT=mine", port=lambda: cluster)
+
+    monkeypatch.setattr(doctor.serve_cluster, "find", find)
+    monkeypatch.setattr(doctor.LocalHost, "port", lambda self: local)
     monkeypatch.setattr(doctor, "check_port", lambda *_: None)
-    (finding,) = doctor._serving()
-    assert finding.state == OK and finding.found.startswith(says)
+    found = list(doctor._serving({"PROJECT": "mine"}))
+    assert ([f.found for f in found], {f.state for f in found}, asked) == (says, {OK}, [("mine", False)])
 
 
 def test_without_an_engine_it_is_one_line_and_local_runs_remain(monkeypatch, tmp_path, capsys):

@@ -164,6 +164,15 @@ def write(folder: Path, content) -> None:
     (folder / "result.json").write_text(content if isinstance(content, str) else json.dumps(content))
 
 
+def test_a_run_of_a_sweep_is_found_in_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "sweeps/mine/20260101-a", {"schema": 1, "status": "finished"})
+    with pytest.raises(
+        UserError, match=r"^run 20260101-a: not found in runs \(newest: none yet\); RUNS_DIR=sweeps/mine has it$"
+    ):
+        results.load("20260101-a", Path("runs"))
+
+
 def test_reading_refuses_in_one_line(tmp_path):
     write(tmp_path / "20260101-a", {"schema": results.SCHEMA + 1, "status": "finished"})
     write(tmp_path / "20260102-b", '{"schema": 1, "sta')

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import tarfile
 from dataclasses import asdict
@@ -118,8 +119,26 @@ def test_a_run_without_a_checkpoint_is_refused(tmp_path):
     run_folder(tmp_path)
     for file in tmp_path.glob("r-1/checkpoints/*/complete.json"):
         file.unlink()
-    with pytest.raises(UserError, match="RUN=r-1: it has no complete checkpoint to export"):
+    with pytest.raises(UserError, match=r"^RUN=r-1: it has no complete checkpoint to export; train again \(a sweep"):
         command.export("r-1", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [("running", "export yet; EVERY=n writes one each n steps"), ("failed", "export, as it failed before")],
+)
+def test_one_that_has_none_yet_says_why_and_which_run_has(tmp_path, status, told):
+    run_folder(tmp_path)
+    result = {"schema": 1, "id": "r-2", "status": status, "orchestrator_pid": os.getpid()}
+    (tmp_path / "r-2").mkdir()
+    (tmp_path / "r-2/result.json").write_text(json.dumps(result))
+    with pytest.raises(UserError, match=f"^RUN=r-2: it has no complete checkpoint to {told}; RUN=r-1 has one$"):
+        command.export("r-2", tmp_path)
+
+
+def test_who_may_read_one_file_of_it_may_read_the_other(made):
+    modes = {(made / name).stat().st_mode for name in (WEIGHTS, ABOUT)}
+    assert len(modes) == 1
 
 
 @pytest.fixture
@@ -184,11 +203,12 @@ def test_an_older_checkpoint_says_what_would_do(tmp_path):
         export.export(tmp_path / "model.pt", tmp_path, FACTS)
 
 
-def test_the_readmes_ten_lines_of_plain_pytorch_predict_the_same(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("model", ["vgg11", "cnn3"])
+def test_the_readmes_ten_lines_of_plain_pytorch_predict_the_same(tmp_path, monkeypatch, capsys, model):
     text = (ROOT / "README.md").read_text()
     (lines,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "load_file" in block]
     assert len(list(filter(None, lines.splitlines()))) <= 10
-    run_folder(tmp_path / "runs", spec=RunSpec(sync="single", nodes=1, model="vgg11", data="synthetic"))
+    run_folder(tmp_path / "runs", spec=RunSpec(sync="single", nodes=1, model=model, data="synthetic"))
     folder = exported(tmp_path / "runs")
     (tmp_path / "runs/latest").symlink_to("r-1")
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
