@@ -148,7 +148,7 @@ class Recorder:
         rows = self.place.rows(self.job, started, CLOCK.now(), self.warnings.append)
         for node, seconds in missing(rows, self.names, started, self._heard).items():
             self.warnings.append(f"{node}: metrics.csv has no rows for {seconds:g} s of the run; its figures lack them")
-        # An agent shows an ended rank's figures for some seconds: what a node shows before its own start is of another run.
+        # An agent shows an ended rank's figures for seconds: what a node shows before its own start is of another run.
         own: dict[str, float] = {}
         for attempt in self.recovery.attempts:
             for name, rank in zip(self.names, attempt.ranks, strict=True):
