@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image
+from ports import free_port
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,8 @@ def form(content: bytes, field: str = "data", filename: str | None = "kitten.jpg
 def three_free_ports() -> int:
     """The first of three in a row."""
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first = probe.getsockname()[1]
-        with suppress(OSError, OverflowError), ExitStack() as held:
+        first = free_port()
+        with suppress(OSError), ExitStack() as held:
             for port in range(first, first + 3):
                 held.enter_context(socket.socket()).bind(("127.0.0.1", port))
             return first
