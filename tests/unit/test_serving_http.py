@@ -46,7 +46,7 @@ def test_ping(served):
     [
         ("PUT", "/predictions/dog", IMAGE, {}, 404, "Model not found: dog"),
         ("PUT", "/predictions/cnn/7.0", IMAGE, {}, 404, "Model not found: cnn, version 7.0"),
-        ("PUT", "/predictions/cnn", b"", {}, 400, "not a whole JPEG, PNG or WebP image"),
+        ("PUT", "/predictions/cnn", b"", {}, 400, "the body is empty"),
         ("PUT", "/predictions/cnn", b"kitten", {}, 400, "not a whole JPEG, PNG or WebP image"),
         ("PUT", "/predictions/cnn", bytes(200_001), {}, 413, "larger than 200000 bytes"),
         ("PUT", "/predictions/cnn", iter([bytes(150_000)] * 2), {}, 413, "larger than 200000 bytes"),
