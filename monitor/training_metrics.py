@@ -33,14 +33,16 @@ class TrainingCollector:
         return sorted(self._folder.glob("*.db"))
 
     def _remove_dead(self):
-        now = self._clock()
+        now, dead = self._clock(), {}
         for file in self._files():
             pid = file.stem.rpartition("_")[2]
             if not pid.isdigit() or _alive(int(pid)):
                 continue
-            if now - self._dead_since.setdefault(int(pid), now) >= KEEP_SECONDS:
+            dead[int(pid)] = self._dead_since.get(int(pid), now)
+            if now - dead[int(pid)] >= KEEP_SECONDS:
                 with contextlib.suppress(OSError):
                     file.unlink()
+        self._dead_since = dead  # a process id is given again
 
 
 def _alive(pid: int) -> bool:
