@@ -160,10 +160,11 @@ def test_figures_of_an_ended_rank_stay_for_a_last_scrape_then_go(folder):
     assert list(folder.iterdir()) == []
 
 
-def test_an_ended_ranks_id_is_given_again_and_its_figures_stay_as_long(folder, monkeypatch):
+def test_an_ended_ranks_id_is_given_again_and_its_figures_stay_as_long(folder):
     """Each run empties the folder; the agent lives for many runs, and remembers none of those that are gone."""
     now = 100.0
     collector = TrainingCollector(folder, clock=lambda: now)
+    folder.mkdir(exist_ok=True)
     file = folder / "counter_4194304.db"  # no process has an id that high
     for now in (100.0, 100.0 + 2 * KEEP_SECONDS):  # noqa: B007  the clock reads it
         file.write_bytes(b"")
