@@ -15,8 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-QUEUE_SECONDS = 0.05  # a packet that would wait longer for its turn is dropped, as in a switch's buffer; but
-LEAST_QUEUE_BYTES = 2 << 20  # what a node's own connections hand down unsent (TCP small queues) fits at any rate
+LATENCY_MS = 50  # a packet that would wait longer for its turn is dropped, as in a switch's buffer
 LEAST_BURST_BYTES = 64 << 10  # the largest packet that segmentation offload hands down
 BURST_SECONDS = 0.004  # what may be sent at once after a pause; less is not kept by a timer of 250 Hz
 NETEM_PACKETS = 100_000  # in flight; netem's default of 1000 would drop what a long fast link holds
@@ -71,8 +70,7 @@ def commands(interface: str, link: dict) -> list[list[str]]:
         place = ["parent", "1:1", "handle", "10:"]
     if link["rate_bits"]:
         burst = max(LEAST_BURST_BYTES, int(link["rate_bits"] / 8 * BURST_SECONDS))
-        queue = burst + max(LEAST_QUEUE_BYTES, int(link["rate_bits"] / 8 * QUEUE_SECONDS))
-        tbf = ["tbf", "rate", f"{link['rate_bits']}bit", "burst", f"{burst}b", "limit", f"{queue}b"]
+        tbf = ["tbf", "rate", f"{link['rate_bits']}bit", "burst", f"{burst}b", "latency", f"{LATENCY_MS}ms"]
         made.append(["qdisc", "add", "dev", interface, *place, *tbf])
     return made
 
