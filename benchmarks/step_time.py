@@ -62,7 +62,8 @@ def plain(threads: int) -> Iterator[tuple[list[subprocess.Popen], list[float]]]:
 
 def our_ends(runs: Path) -> list[float]:
     """The times at which rank 0's steps of the one run in this folder ended."""
-    lines = [line for file in runs.glob("*/events.jsonl") for line in file.read_text().splitlines(keepends=True)]
+    files = [file for file in runs.glob("*/events.jsonl") if not file.parent.is_symlink()]  # not `latest` as well
+    lines = [line for file in files for line in file.read_text().splitlines(keepends=True)]
     events = [json.loads(line) for line in lines if line.endswith("\n")]
     return [event["time"] for event in events if event["event"] == "step" and event["rank"] == 0]
 
