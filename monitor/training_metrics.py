@@ -9,7 +9,9 @@ from pathlib import Path
 from prometheus_client.core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
-KEEP_SECONDS = 5.0  # figures of a rank that ended stay this long, so that a scrape each second sees the last of them
+# Figures of a rank that ended stay this long: a scrape each second sees the last of them, and so do Prometheus' rules,
+# which are worked out each 5 s, and those over all ranks of a run, which do not end at one time.
+KEEP_SECONDS = 8.0
 
 
 class TrainingCollector:

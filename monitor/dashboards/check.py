@@ -24,6 +24,7 @@ SETTINGS = {
     "PROJECT": "name of the cluster; default: syncbed",
 }
 _LOOK_BACK = "12h"  # what Prometheus keeps
+_RULES_SECONDS = 7.0  # from a figure's scrape until what rules make of it, each 5 s, can be asked for
 _MOST_POINTS = 3600  # of a curve; Grafana asks for as many as its panel is wide, or says
 
 
@@ -89,8 +90,7 @@ def command(settings: dict[str, str], args) -> int:
     if url is None:
         raise UserError(f"no Prometheus runs in cluster {name}: make cluster-up starts one")
     try:
-        window = find(url, settings.get("RUN", "latest"))
-        answers = [ask(url, query, window) for query in queries()]
+        window, answers = _ask_all(url, settings.get("RUN", "latest"))
     except prometheus.NotAnswering as error:
         raise RunFailed(f"Prometheus at {url}: {error}") from None
     if args.json:
@@ -101,6 +101,18 @@ def command(settings: dict[str, str], args) -> int:
     if lacking:
         raise RunFailed(f"no data for run {window.run} in: {', '.join(lacking)}")
     return 0
+
+
+def _ask_all(url: str, run: str) -> tuple[Window, list[Answer]]:
+    """Once; of a run that goes on or has just ended again, until nothing is missing or rules had the time to see it."""
+    until = time.monotonic() + _RULES_SECONDS
+    while True:
+        window = find(url, run)
+        answers = [ask(url, query, window) for query in queries()]
+        settled = time.monotonic() >= until or time.time() >= window.end + _RULES_SECONDS
+        if settled or not any(answer.missing for answer in answers):
+            return window, answers
+        time.sleep(1)
 
 
 def find(url: str, run: str) -> Window:

@@ -20,6 +20,7 @@ from testbed import syncbed
 from monitor import prometheus
 from monitor.dashboards import DASHBOARDS
 from monitor.dashboards.check import Query, Window, find, queries, results
+from monitor.training_metrics import KEEP_SECONDS
 from trainer.events import PHASES
 
 NODES = 4
@@ -98,7 +99,7 @@ def trained(cluster, tmp_path_factory):
     after, ended = [interface(node) for node in cluster.nodes], time.time()
     one.traffic = [(now[0] - then[0], now[1] - then[1]) for now, then in zip(after, before, strict=True)]
     one.around = Window(one.run.name, began, ended + 2)
-    scraped(cluster, "trainer-3", ended + 2)
+    scraped(cluster, "trainer-3", ended + KEEP_SECONDS + 2)  # rules have seen the last of it
     one.window = find(cluster.prometheus_url, one.run.name)
     one.steps = {rank: one.events("step", rank) for rank in range(NODES)}
     return one

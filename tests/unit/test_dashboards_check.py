@@ -85,6 +85,24 @@ def test_panels_without_data_are_named_once_each(prometheus, capsys):
     assert len(re.findall(r" 0 +-  NO DATA *$", out, re.M)) == 4
 
 
+def test_a_run_of_this_moment_is_asked_again_until_rules_have_seen_it(prometheus, capsys, monkeypatch):
+    """Of the rules' figures the first round sees none, nor the second: a run of a few seconds, checked at once."""
+    now, slept = 765.0, []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        if len(slept) == 2:
+            prometheus.without = ()
+
+    monkeypatch.setattr("time.time", lambda: now)
+    monkeypatch.setattr("time.sleep", sleep)
+    prometheus.without = ("rank:syncbed_training_step_seconds",)
+    assert say(capsys)[0] == 0
+    assert len(slept) == 2
+    now, slept[:], prometheus.without = 790.0, [], ("rank:syncbed_training_step_seconds",)
+    assert say(capsys)[0] == 1 and slept == [], "long ago: what is missing does not come any more"
+
+
 def test_a_panel_that_may_be_empty_says_why(prometheus, capsys):
     prometheus.without = ("syncbed_training_staleness", "ALERTS")
     code, out, err = say(capsys)

@@ -4,7 +4,9 @@ import re
 
 import pytest
 import yaml
-from promql import RULES, known, labels, metrics, promtool, rules
+from promql import RULES, known, labels, metrics, promtool, rule_files, rules
+
+from monitor.training_metrics import KEEP_SECONDS
 
 TESTS = {file.name: yaml.safe_load(file.read_text()) for file in sorted((RULES / "tests").glob("*.yml"))}
 SEVERITIES = {"info", "warning", "critical"}
@@ -24,6 +26,16 @@ def test_promtool_finds_no_fault():
     assert done.returncode == 0, done.stdout + done.stderr
     found = [int(n) for n in re.findall(r"(\d+) rules found", done.stdout)]
     assert found == [len(rules("record")), len(rules("alert"))]
+
+
+def test_an_ended_runs_last_figures_are_there_until_rules_have_seen_those_of_all_ranks():
+    """Each is scraped, then all are looked at once: while the first to end is still there, and the last is."""
+    config = yaml.safe_load((RULES / "prometheus.yml").read_text())["global"]
+    groups = [group for file in rule_files() for group in file["groups"]]
+    assert not [group["name"] for group in groups if "interval" in group], "all as often as the configuration says"
+    scrape, evaluation = (int(config[key].removesuffix("s")) for key in ("scrape_interval", "evaluation_interval"))
+    apart = 2  # seconds from the first rank's end to the last's
+    assert apart + scrape + evaluation <= KEEP_SECONDS
 
 
 @pytest.mark.parametrize("name", TESTS)
