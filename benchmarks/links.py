@@ -30,6 +30,7 @@ def measure(rate: str, steps: int, more: list[str]) -> tuple[dict, dict]:
     figures = {
         "measured_to_asked": [round(each["rate_bits"] / asked["rate_bits"], 3) for each in seen],
         "round_trip_ms": [round(each["round_trip_ms"], 3) for each in seen],
+        "congestion_control": asked["congestion"],
         "all_reduce_payload_to_asked": round(8 * sent / exposed / asked["rate_bits"], 3),
     }
     if asked["delay_ms"]:
@@ -41,13 +42,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure what links do, and what an all-reduce makes of them.")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--delay", help="DELAY= of every run; needs a kernel with netem")
+    parser.add_argument("--congestion", help="CONGESTION= of every run")
     args = parser.parse_args()
-    more = [f"DELAY={args.delay}"] if args.delay else []
+    given = {"DELAY": args.delay, "CONGESTION": args.congestion}
+    more = [f"{name}={value}" for name, value in given.items() if value]
     found = {rate: measure(rate, args.steps, more) for rate in RATES}
     result = next(iter(found.values()))[1]
-    publish(
-        "links", {rate: figures for rate, (figures, _) in found.items()}, result["spec"] | {"limits": result["limits"]}
-    )
+    name, figures = "links", {rate: each for rate, (each, _) in found.items()}
+    if args.congestion:
+        name += f"_{args.congestion}"
+    publish(name, figures, result["spec"] | {"limits": result["limits"]})
 
 
 if __name__ == "__main__":

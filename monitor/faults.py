@@ -13,7 +13,7 @@ A step counts once the first worker has done it, seconds from the beginning of t
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from monitor import links
@@ -77,8 +77,8 @@ class Fault:
 
     @property
     def link(self) -> Link:
-        """What a node's link becomes. Raises SpecError."""
-        return links.link({name.upper(): text for name, text in self.options})
+        """What a node's link becomes; its connections stand, and keep their congestion control. Raises SpecError."""
+        return replace(links.link({name.upper(): text for name, text in self.options}), congestion=None)
 
 
 def of(settings: dict[str, str], spec: RunSpec) -> tuple[Fault, ...]:
@@ -145,7 +145,8 @@ def _check_time(fault: Fault, text: str, spec: RunSpec) -> None:
 
 def _check_options(fault: Fault, text: str) -> None:
     words = [name for name, _ in fault.options]
-    known = {"slow": {"cpus"}, "link": {name.lower() for name in links.SETTINGS}}.get(fault.kind, set())
+    shaping = {name.lower() for name in links.SETTINGS} - {"congestion"}
+    known = {"slow": {"cpus"}, "link": shaping}.get(fault.kind, set())
     lacks = bool(known) and not words
     if not set(words) <= known or len(set(words)) < len(words) or lacks:
         raise SpecError(SETTING, text, f"as {EXAMPLES[fault.kind]}")

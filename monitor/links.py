@@ -4,6 +4,10 @@ RATE=100mbit                every node's interface sends at most this, headers i
 DELAY=20ms JITTER=5ms       each packet waits that long before it is sent, so a round trip takes twice the delay
 LOSS=0.1%                   of the packets that are sent, lost
 LINK=wan-eu-us              all of these by name (links.toml); the words above take precedence
+CONGESTION=bbr              what TCP does between the nodes when a link is full; cubic where nothing else is said
+
+Without TCP's congestion control a link would be half a condition: a machine's own is cubic (RFC 9438) or, on many
+servers, bbr, which every 10 s sends next to nothing for 200 ms (BBR's ProbeRTT), and a ring waits for each.
 
 Shaping is at every sender, on the node's own interface: what reaches a node was shaped where it was sent.
 """
@@ -22,21 +26,25 @@ SETTINGS = {
     "DELAY": "how long each packet waits before it is sent, as 20ms",
     "JITTER": "how much that varies, as 5ms",
     "LOSS": "share of the packets that are lost, as 0.1%",
+    "CONGESTION": "congestion control of TCP between the nodes: cubic, reno, bbr or another that the kernel has; "
+    "default: cubic if any of these is set, else the engine's",
 }
 _BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 LEAST_BITS, MOST_BITS = 1_000_000, 100_000_000_000  # slower ones cannot be measured within seconds
 MOST_MS = 10_000.0
+DEFAULT_CONGESTION = "cubic"  # Linux' own default
 
 
 @dataclass(frozen=True)
 class Link:
-    """What a node's interface sends. None and 0: as it is."""
+    """What a node's interface sends, and how TCP does. None and 0: as it is."""
 
     rate_bits: int | None = None  # bits per second, headers included
     delay_ms: float = 0.0  # one way
     jitter_ms: float = 0.0
     loss_percent: float = 0.0
+    congestion: str | None = None  # control of connections to other nodes, by the kernel's name
 
     @property
     def needs_netem(self) -> bool:
@@ -46,7 +54,7 @@ class Link:
     @property
     def shapes(self) -> bool:
         """Whether it is anything at all."""
-        return bool(self.rate_bits) or self.needs_netem
+        return bool(self.rate_bits or self.congestion) or self.needs_netem
 
     def facts(self) -> dict:
         """For results."""
@@ -65,10 +73,18 @@ def link(words: dict[str, str]) -> Link | None:
         _amount("DELAY", given.get("DELAY", "0ms"), _MS, 0, MOST_MS, "20ms"),
         _amount("JITTER", given.get("JITTER", "0ms"), _MS, 0, MOST_MS, "5ms"),
         _amount("LOSS", given.get("LOSS", "0%"), {"%": 1.0}, 0, 50, "0.1%"),
+        _congestion(given.get("CONGESTION", DEFAULT_CONGESTION)),
     )
     if made.jitter_ms > made.delay_ms:
         raise SpecError("JITTER", given["JITTER"], f"at most the delay (DELAY={given.get('DELAY', '0ms')})")
     return made
+
+
+def _congestion(text: str) -> str:
+    name = text.strip().lower()
+    if not re.fullmatch(r"[a-z][a-z0-9_-]{0,14}", name):
+        raise SpecError("CONGESTION", text, "a congestion control that the kernel has, as cubic, reno or bbr")
+    return name
 
 
 def _amount(name: str, text: str, units: dict[str, float], least: float, most: float, example: str) -> float:

@@ -91,9 +91,10 @@ def shaped() -> bool:
     """
     with contextlib.suppress(OSError):
         shown = subprocess.run(["tc", "qdisc", "show"], capture_output=True, text=True).stdout
-        cut = subprocess.run(["ip", "route", "show", "type", "blackhole"], capture_output=True, text=True).stdout
+        routes = subprocess.run(["ip", "route", "show"], capture_output=True, text=True).stdout
         kinds = [line.split()[1] for line in shown.splitlines() if line.startswith("qdisc ")]
-        return bool(cut.strip()) or any(kind in ("tbf", "netem") for kind in kinds)
+        changed = any(word in ("blackhole", "congctl") for word in routes.split())
+        return changed or any(kind in ("tbf", "netem") for kind in kinds)
     return False
 
 

@@ -1,30 +1,36 @@
 """Shape what a node sends, or cut it off: run in a short-lived container of its own, in the node's network namespace.
 
-    python -m monitor.shaping '{"link": {"rate_bits": 100000000, "delay_ms": 20, "jitter_ms": 0, "loss_percent": 0},
+    python -m monitor.shaping '{"link": {"rate_bits": 100000000, "delay_ms": 20, "jitter_ms": 0, "loss_percent": 0,
+                                         "congestion": "cubic"},
                                 "cut": ["172.18.0.3"]}'          the node's link, and addresses that it does not reach
     python -m monitor.shaping '{"link": null, "cut": []}'        take all back
-    python -m monitor.shaping kinds       what of tbf, netem, blackhole this kernel has (in a namespace nobody needs)
+    python -m monitor.shaping kinds cubic    what of tbf, netem, blackhole and congestion controls this kernel has (in a
+                                             namespace nobody needs); those named are loaded if they can be
 
 Prints one JSON object. The node itself never may do this (no CAP_NET_ADMIN). Rates by tbf, all else by netem under it:
-tc-tbf(8), tc-netem(8). An address is cut off by a blackhole route to it, ip-route(8): what is sent there is dropped, on
-connections that stand too, as their route is looked up anew when routes change. Cut at both ends nothing arrives.
+tc-tbf(8), tc-netem(8). Congestion control is set on the route to the node's network, ip-route(8), as a namespace's
+default may only be one that the host allows to all; it holds for connections that are opened from then on. An address
+is cut off by a blackhole route to it: what is sent there is dropped, on connections that stand too, as their route is
+looked up anew when routes change. Cut at both ends nothing arrives.
 """
 
 import json
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 LATENCY_MS = 50  # a packet that would wait longer for its turn is dropped, as in a switch's buffer
 LEAST_BURST_BYTES = 64 << 10  # the largest packet that segmentation offload hands down
 BURST_SECONDS = 0.004  # what may be sent at once after a pause; less is not kept by a timer of 250 Hz
+AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 NETEM_PACKETS = 100_000  # in flight; netem's default of 1000 would drop what a long fast link holds
 
 
-def main(argument: str) -> dict:
+def main(argument: str, *names: str) -> dict:
     """What was asked for was done: the facts, or `error` in one line."""
     try:
-        return kinds() if argument == "kinds" else put(**json.loads(argument))
+        return kinds(names) if argument == "kinds" else put(**json.loads(argument))
     except FileNotFoundError:
         return {"error": "there is no tc in the node image; one that apt-get can install iproute2 into has it"}
     except subprocess.CalledProcessError as error:
@@ -56,7 +62,21 @@ def shape(link: dict | None) -> dict:
         _tc("qdisc", "del", "dev", interface, "root")
     for command in commands(interface, link) if link else ():
         _tc(*command)
-    return {"interface": interface, "qdiscs": _qdiscs(interface)}
+    control = govern(interface, link["congestion"] if link else None)
+    return {"interface": interface, "qdiscs": _qdiscs(interface), "congestion": control}
+
+
+def govern(interface: str, congestion: str | None) -> str | None:
+    """Let connections to the interface's own network have this congestion control, with None the host's; returns what
+    the kernel then says of it.
+    """
+    show = ("ip", "route", "show", "dev", interface, "scope", "link")
+    control = ["congctl", congestion] if congestion else []
+    for route in _run(*show).splitlines():
+        if route.split()[-2:] != control and (control or "congctl" in route):
+            _run("ip", "route", "change", *route.partition(" congctl ")[0].split(), "dev", interface, *control)
+    told = {route.partition(" congctl ")[2].strip() or None for route in _run(*show).splitlines()}
+    return told.pop() if len(told) == 1 else None
 
 
 def commands(interface: str, link: dict) -> list[list[str]]:
@@ -75,8 +95,10 @@ def commands(interface: str, link: dict) -> list[list[str]]:
     return made
 
 
-def kinds() -> dict:
-    """Whether the kernel has each kind, found by trying it on the loopback of this namespace."""
+def kinds(names: Iterable[str]) -> dict:
+    """Whether the kernel has each kind, found by trying it on the loopback of this namespace; and `congestion`: which
+    controls it has, of those named and those that are loaded.
+    """
     found = {}
     for kind, options in (("tbf", "rate 1mbit burst 10kb latency 50ms"), ("netem", "delay 1ms")):
         tried = subprocess.run(
@@ -84,7 +106,14 @@ def kinds() -> dict:
         )
         found[kind] = tried.returncode == 0
     tried = subprocess.run(["ip", "route", "replace", "blackhole", "192.0.2.1"], capture_output=True)
-    return found | {"blackhole": tried.returncode == 0}
+    found["blackhole"] = tried.returncode == 0
+    there = set(AVAILABLE.read_text().split()) if AVAILABLE.exists() else set()  # older kernels hide it in a namespace
+    for name in names:
+        tried = subprocess.run(
+            ["ip", "route", "replace", "192.0.2.2", "dev", "lo", "congctl", name], capture_output=True
+        )
+        there |= {name} if tried.returncode == 0 else set()
+    return found | {"congestion": sorted(there)}
 
 
 def _qdiscs(interface: str) -> list[dict]:
@@ -100,4 +129,4 @@ def _run(*command: str) -> str:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1])))
+    print(json.dumps(main(*sys.argv[1:])))

@@ -6,6 +6,7 @@ Specs are taken as results hold them, so that those of older versions can be rea
 from collections.abc import Iterable
 
 from monitor import faults
+from monitor.links import DEFAULT_CONGESTION
 from trainer.registry import MODELS, SYNCS
 from trainer.spec import RunSpec
 
@@ -26,6 +27,8 @@ def differences(result: dict, among: list[dict]) -> str:
     if not names:
         names = ["sync", "model", "nodes", "batch"]
     looked_at = taken(own)
+    if result.get("links"):
+        own["congestion"] = own["congestion"] or DEFAULT_CONGESTION
     told = [(NAMES.get(n, n.upper()), text(own[n])) for n in names]
     return " ".join(f"{word}={value}" if value else f"no {word}" for word, value in told if word in looked_at)
 
@@ -65,10 +68,13 @@ def more(result: dict) -> str:
 
 def of_links(result: dict) -> dict[str, str]:
     """What the run's links were asked to be, by word, as `make run` takes it; empty where nothing was asked for."""
-    links = result.get("links") or []  # older results have none
-    return {
+    links = result.get("links") or []  # older results have none, or no congestion control
+    told = {
         name: _each((one[key] and one[key] / scale for one in links), "{:g}" + unit) for name, key, unit, scale in LINK
     }
+    controls = [one.get("congestion") or DEFAULT_CONGESTION for one in links]
+    usual = set(controls) <= {DEFAULT_CONGESTION} and any(told.values())
+    return told | {"congestion": "" if usual else ",".join(controls if len(set(controls)) > 1 else controls[:1])}
 
 
 def _each(values: Iterable[float | None], form: str) -> str:

@@ -235,12 +235,14 @@ def conditions(result: dict) -> list[Table]:
         rate = link.get("rate_bits") and link["rate_bits"] / 1e6
         sent = seen.get("rate_bits") and seen["rate_bits"] / 1e6
         asked = [rate, *(link.get(name) for name in ("delay_ms", "jitter_ms", "loss_percent"))]
-        rows.append([str(node), limit["cpus"], memory, *asked, sent, seen.get("round_trip_ms")])
-    headings = ["node", "cores", "MiB", "Mbit/s", "delay ms", "jitter ms", "loss %", "measured Mbit/s", "round trip ms"]
+        control = link.get("congestion")
+        rows.append([str(node), limit["cpus"], memory, *asked, control, sent, seen.get("round_trip_ms")])
+    headings = ["node", "cores", "MiB", "Mbit/s", "delay ms", "jitter ms", "loss %", "congestion control"]
+    headings += ["measured Mbit/s", "round trip ms"]
     shown = [i for i in range(len(headings)) if not i or any(row[i] for row in rows)]
     if len(shown) < 2:
         return []
-    places = [None, 2, 0, 1, 1, 1, 2, 1, 2]
+    places = [None, 2, 0, 1, 1, 1, 2, None, 1, 2]
     rows = [[row[i] for i in shown] for row in rows]
     table = Table(
         "conditions", "Limits and links of the nodes", [headings[i] for i in shown], rows, [places[i] for i in shown]

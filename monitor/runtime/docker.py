@@ -121,7 +121,8 @@ class DockerRuntime(Runtime):
         self._links, self.links = conditions.links, [link.facts() for link in conditions.links]
         if self._links:
             image = self._containers[names[0]].image.id
-            wires.refuse_unknown_kinds(self._links, wires.kinds(self._client, image, self._project))
+            there = wires.kinds(self._client, image, self._project, self._links)
+            wires.refuse_unknown_kinds(self._links, there)
         # By a run that was killed; what it left goes when this one holds its nodes.
         self._shaped = {self._containers[n].name for n, fact in zip(names, facts, strict=True) if fact["shaped"]}
         self.faults = conditions.faults

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from docker import DockerClient
 
@@ -58,7 +59,8 @@ class NodeFaults:
             case "slow":
                 self._hold(node, self._given[fault.target] | {"cpus": fault.cpus})
             case "link":
-                self._links[fault.target] = fault.link
+                own = self._own[fault.target]
+                self._links[fault.target] = replace(fault.link, congestion=own and own.congestion)
                 self._shape(fault.target)
             case "partition":
                 self._part(fault.groups)

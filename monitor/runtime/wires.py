@@ -22,9 +22,13 @@ SLACK_MS = 2.0  # of a round trip through two busy nodes
 PYTHON = "python"
 
 
-def kinds(client: DockerClient, image: str, project: str) -> dict[str, bool]:
-    """Whether the kernel has tbf, netem and blackhole routes. Raises RunFailed."""
-    return _helper(client, image, project, "none", "kinds")
+def kinds(client: DockerClient, image: str, project: str, links: Sequence[Link | None] = ()) -> dict:
+    """Whether the kernel has tbf, netem and blackhole routes, and `congestion`: the controls it has, for these links.
+
+    Raises RunFailed.
+    """
+    names = dict.fromkeys(link.congestion for link in links if link and link.congestion)
+    return _helper(client, image, project, "none", "kinds", *names)
 
 
 def shape(client: DockerClient, container, project: str, link: Link | None, cut: Sequence[str] = ()) -> None:
@@ -38,15 +42,20 @@ def shape(client: DockerClient, container, project: str, link: Link | None, cut:
     wanted = {kind for kind, asked in wanted.items() if asked}
     if there & {"tbf", "netem"} != wanted:
         raise RunFailed(f"node {container.name}: its link has {sorted(there)} where {sorted(wanted)} was asked for")
+    if done["congestion"] != (link and link.congestion):
+        raise RunFailed(
+            f"node {container.name}: congestion control is {done['congestion']} where {link and link.congestion} was "
+            "asked for"
+        )
     if sorted(done["cut"]) != sorted(cut):
         raise RunFailed(f"node {container.name} is cut off from {done['cut']} where {list(cut)} was asked for")
 
 
-def _helper(client: DockerClient, image: str, project: str, network: str, argument: str) -> dict:
+def _helper(client: DockerClient, image: str, project: str, network: str, *arguments: str) -> dict:
     with engine.guard():
         helper = client.containers.create(
             image,
-            [PYTHON, "-m", "monitor.shaping", argument],
+            [PYTHON, "-m", "monitor.shaping", *arguments],
             network_mode=network,
             user="0",
             cap_drop=["ALL"],
@@ -97,7 +106,7 @@ def _take_back(client: DockerClient, container, shaped: bool, project: str) -> l
     return done
 
 
-def refuse_unknown_kinds(links: list[Link | None], there: dict[str, bool], word: str = "") -> None:
+def refuse_unknown_kinds(links: list[Link | None], there: dict, word: str = "") -> None:
     """Raise UserError for links that need what this kernel has not. `word`: where they stand, if not as settings."""
     if not there["netem"] and any(link and link.needs_netem for link in links):
         rate = next((f"{link.rate_bits / 1e6:g}mbit" for link in links if link and link.rate_bits), "")
@@ -108,6 +117,10 @@ def refuse_unknown_kinds(links: list[Link | None], there: dict[str, bool], word:
     if not there["tbf"] and any(link and link.rate_bits for link in links):
         out = "leave it out" if word else "leave RATE and LINK out"
         raise UserError(f"{word or 'RATE'}: the engine's kernel has no tbf (sch_tbf), which it needs; {out}")
+    for name in (link.congestion for link in links if link and link.congestion):
+        if name not in there["congestion"]:
+            has = ", ".join(there["congestion"])
+            raise UserError(f"CONGESTION={name}: the engine's kernel has no such congestion control; it has {has}")
 
 
 def verified(client: DockerClient, containers: list, links: list[Link], warn: Callable[[str], None]) -> list[dict]:

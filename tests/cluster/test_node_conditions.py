@@ -1,5 +1,6 @@
 """Limits and links of a run on real containers: in force while it goes on, as seen from inside; taken back after it."""
 
+import re
 import signal
 
 import pytest
@@ -64,6 +65,14 @@ def shaped(cluster) -> list[str]:
     return [line.split(" burst")[0].split("rate ")[1] for text in shown for line in text.splitlines() if "tbf" in line]
 
 
+def controls(cluster) -> set[str]:
+    """The congestion controls of the ranks' connections between the run's two nodes, as the kernel shows them."""
+    one, other = cluster.nodes[:2]
+    (network,) = other.attrs["NetworkSettings"]["Networks"].values()
+    shown = one.exec_run(["ss", "-tinH", "dst", network["IPAddress"]])[1].decode()
+    return set(re.findall(r"(\S+) wscale:", shown))
+
+
 @pytest.mark.parametrize("rate", ["50mbit", "200mbit", "1gbit"])
 def test_a_link_lets_through_what_was_asked_for(cluster, tmp_path, rate):
     for attempt in range(3):  # on a busy machine it may let less through: its node has to wait for a core
@@ -88,8 +97,9 @@ def test_a_training_step_takes_what_the_slowest_link_lets_through(cluster, tmp_p
     words = {"NODES": 2, "MODEL": "vgg11", "BATCH": 4, "SYNC": "all_reduce", "GRANULARITY": "flat", "STEPS": 3}
     for attempt in range(3):  # on a busy machine a node waits for a core too
         (tmp_path / str(attempt)).mkdir()
-        run = start(cluster, tmp_path / str(attempt), RATE="200mbit,100mbit", **words)
+        run = start(cluster, tmp_path / str(attempt), RATE="200mbit,100mbit", CONGESTION="reno", **words)
         run.wait_for("step")
+        assert controls(cluster) == {"reno"}
         assert shaped(cluster) == ["200Mbit", "100Mbit"]
         code, out = run.finish()
         assert code == 0, out
@@ -99,6 +109,17 @@ def test_a_training_step_takes_what_the_slowest_link_lets_through(cluster, tmp_p
         if share > 0.75:
             break
     assert share > 0.75
+    assert [link["congestion"] for link in run.result()["links"]] == ["reno"] * 2
+    routes = [node.exec_run(["ip", "route"])[1].decode() for node in cluster.nodes]
+    assert all("scope link" in text and "congctl" not in text for text in routes), "taken back"
+
+
+def test_a_congestion_control_that_there_is_not_is_refused_before_anything_is_started(cluster, tmp_path):
+    code, out = start(cluster, tmp_path, CONGESTION="swift", STEPS=2, **SMALL).finish()
+    assert code == 2
+    assert "CONGESTION=swift: the engine's kernel has no such congestion control; it has " in out
+    assert "reno" in out
+    assert not list(tmp_path.glob("runs/*"))
 
 
 def test_what_the_kernel_has_not_is_refused_with_what_it_can_do(cluster, tmp_path):

@@ -21,11 +21,12 @@ NOTHING = '{"link": null, "cut": []}'
 @pytest.mark.parametrize(
     ("given", "made"),
     [
-        ({"RATE": "100mbit"}, Link(100_000_000)),
-        ({"RATE": "1.5gbit", "DELAY": "500us"}, Link(1_500_000_000, 0.5)),
-        ({"DELAY": "20ms", "JITTER": "5ms", "LOSS": "0.1%"}, Link(None, 20, 5, 0.1)),
-        ({"LINK": "mobile"}, Link(30_000_000, 25, 8, 0.5)),
-        ({"LINK": "mobile", "RATE": "5mbit"}, Link(5_000_000, 25, 8, 0.5)),
+        ({"RATE": "100mbit"}, Link(100_000_000, congestion="cubic")),
+        ({"RATE": "1.5gbit", "DELAY": "500us"}, Link(1_500_000_000, 0.5, congestion="cubic")),
+        ({"DELAY": "20ms", "JITTER": "5ms", "LOSS": "0.1%"}, Link(None, 20, 5, 0.1, "cubic")),
+        ({"LINK": "mobile"}, Link(30_000_000, 25, 8, 0.5, "cubic")),
+        ({"LINK": "mobile", "RATE": "5mbit", "CONGESTION": "BBR"}, Link(5_000_000, 25, 8, 0.5, "bbr")),
+        ({"CONGESTION": "reno"}, Link(congestion="reno")),
         ({}, None),
     ],
 )
@@ -49,6 +50,8 @@ def test_every_named_link_is_one(name):
         ({"DELAY": "11s"}, "DELAY=11s: a number with a unit"),
         ({"LOSS": "0.1"}, "LOSS=0.1: a number with a unit (%), as 0.1%, from 0% to 50%"),
         ({"LOSS": "60%"}, "LOSS=60%: a number"),
+        ({"CONGESTION": "cubic vegas"}, "CONGESTION=cubic vegas: a congestion control that the kernel has, as cubic, "),
+        ({"CONGESTION": "-x"}, "CONGESTION=-x: a congestion control"),
         ({"JITTER": "5ms"}, "JITTER=5ms: at most the delay (DELAY=0ms)"),
     ],
 )
@@ -60,7 +63,7 @@ def test_what_is_no_link_is_one_line(given, says):
 
 def test_each_node_has_its_own():
     made = Conditions.of({"RATE": "200mbit,50mbit", "DELAY": "1ms"}, RunSpec(nodes=2, batch=2), "docker")
-    assert made.links == (Link(200_000_000, 1), Link(50_000_000, 1))
+    assert made.links == tuple(Link(rate, 1, congestion="cubic") for rate in (200_000_000, 50_000_000))
     assert Conditions.of({"CPUS": "0.5"}, RunSpec(nodes=2, batch=2), "docker").links == ()
     with pytest.raises(SpecError, match=r"RATE=1mbit,2mbit: one value, or 3 parted by commas"):
         Conditions.of({"RATE": "1mbit,2mbit"}, RunSpec(nodes=3, batch=3), "docker")
@@ -104,6 +107,29 @@ class TestShaping:
         assert shaping.cut_off(["10.0.0.2", "10.0.0.3"]) == ["10.0.0.2", "10.0.0.3"] == kernel
         assert shaping.cut_off([]) == [] == kernel
 
+    @pytest.mark.parametrize("there", ["", " congctl bbr", " mtu 1400"])
+    @pytest.mark.parametrize("asked", [None, "cubic", "bbr"])
+    def test_congestion_control_is_the_routes_and_nothing_else_of_it_changes(self, monkeypatch, there, asked):
+        """A kernel of one route that answers as ip(8) prints; what is as it should be is let alone."""
+        plain = "10.1.0.0/16 proto kernel scope link src 10.1.0.2"
+        kernel, changes = [plain + there], []
+
+        def run(*command):
+            match command:
+                case "ip", "route", "change", *route, "dev", "eth0":
+                    kernel[0] = " ".join(route)
+                    changes.append(kernel[0])
+                case "ip", "route", "change", *route, "dev", "eth0", "congctl", name:
+                    kernel[0] = " ".join(route) + f" congctl {name}"
+                    changes.append(kernel[0])
+            return f"{kernel[0]} \n"
+
+        monkeypatch.setattr(shaping, "_run", run)
+        assert shaping.govern("eth0", asked) == asked
+        rest = " mtu 1400" if "mtu" in there else ""
+        assert kernel == [plain + rest + (f" congctl {asked}" if asked else "")]
+        assert len(changes) == (there.partition("congctl ")[2] != (asked or ""))
+
     def test_no_tc_and_a_tc_that_fails_are_one_line(self, monkeypatch):
         def run(*_, **__):
             raise problem
@@ -113,6 +139,13 @@ class TestShaping:
         assert shaping.main(NOTHING)["error"].startswith("there is no tc in the node image")
         problem = subprocess.CalledProcessError(2, "tc", stderr="Error: Specified qdisc kind\nis unknown.\n")
         assert shaping.main(NOTHING) == {"error": "Error: Specified qdisc kind is unknown."}
+
+
+def test_a_congestion_control_that_the_kernel_has_not_is_refused_with_what_it_has():
+    there = {"tbf": True, "netem": True, "congestion": ["bbr", "reno"]}
+    wires.refuse_unknown_kinds([Link(congestion="bbr"), Link(1_000_000), None], there)
+    with pytest.raises(UserError, match=r"CONGESTION=cubic: the engine's kernel has no such .* it has bbr, reno$"):
+        wires.refuse_unknown_kinds([None, link({"RATE": "1mbit"})], there)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +211,20 @@ def test_runs_are_told_apart_by_their_links():
     assert words.differences(shaped, [shaped, plain]) == "RATE=50mbit,100mbit DELAY=20ms"
     assert words.differences(plain, [shaped, plain]) == "no RATE no DELAY"
     assert words.flat(result())["rate"] == ""  # of a version that had no links
+
+
+def test_runs_are_told_apart_by_their_congestion_control():
+    def result(*links) -> dict:
+        return {"spec": {"data": "cifar10"}, "runtime": "docker", "data": {}, "links": [one.facts() for one in links]}
+
+    usual, other = (result(*[link({"RATE": "5mbit"} | more)] * 2) for more in ({}, {"CONGESTION": "bbr"}))
+    assert words.differences(other, [usual, other]) == "CONGESTION=bbr"
+    assert words.differences(usual, [usual, other]) == "CONGESTION=cubic"
+    assert words.of_links(usual)["congestion"] == "", "what is so if nothing is said"
+    assert words.of_links(result(link({"CONGESTION": "cubic"})))["congestion"] == "cubic"
+    assert words.of_links(result(link({"CONGESTION": "reno"}), Link(congestion="bbr")))["congestion"] == "reno,bbr"
+    older = [{name: value for name, value in one.items() if name != "congestion"} for one in usual["links"]]
+    assert words.of_links({"links": older}) == words.of_links(usual)
 
 
 def test_runs_are_told_apart_by_which_node_has_what():
