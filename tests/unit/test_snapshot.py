@@ -32,8 +32,8 @@ def at(seconds: float) -> float:
 
 SERIES = [  # (labels, samples), as Prometheus holds them
     (INFO, [(at(s), "1") for s in range(4)]),
-    ({"__name__": "up", **NODE}, [(at(s), "1") for s in range(-3, 12)]),
-    ({"__name__": "up", "job": "prometheus"}, [(at(s), "1") for s in range(-3, 12)]),
+    ({"__name__": "up", **NODE}, [(at(s), "1") for s in range(-3, 15)]),
+    ({"__name__": "up", "job": "prometheus"}, [(at(s), "1") for s in range(-3, 15)]),
     ({"__name__": "b_bucket", "le": "+Inf", **NODE}, [(at(0), "0"), (at(1), "12345678901")]),
     ({"__name__": "b_bucket", "le": "0.5", **NODE}, [(at(1), "3")]),
     ({"__name__": "loss", **NODE}, [(at(0), "2.5"), (at(1), "NaN"), (at(2), "+Inf"), (at(3), "1e-05")]),
@@ -111,7 +111,7 @@ def test_every_sample_of_the_runs_time_is_kept_and_can_be_read_again(runs, monke
     wanted = {}
     for labels, samples in SERIES:
         inside = [
-            (t, float(v)) for t, v in samples if at(-1) < t <= END + 6
+            (t, float(v)) for t, v in samples if at(-1) < t <= END + 9
         ]  # a second before, a dead rank's five after
         if inside:
             wanted[tuple(sorted(labels.items()))] = inside
