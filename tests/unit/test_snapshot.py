@@ -116,9 +116,9 @@ def test_every_sample_of_the_runs_time_is_kept_and_can_be_read_again(runs, monke
         if inside:
             wanted[tuple(sorted(labels.items()))] = inside
     assert repr(sorted(got.items())) == repr(sorted(wanted.items()))  # NaN is equal to NaN this way
-    assert sum(map(len, wanted.values())) == 4 + 2 * 10 + 3 + 5 + 1
+    assert sum(map(len, wanted.values())) == 4 + 2 * 13 + 3 + 5 + 1
     said = capsys.readouterr()
-    assert said.out == f"{path}: 8 series, 33 samples, 0.0 MB\n"
+    assert said.out == f"{path}: 8 series, 39 samples, 0.0 MB\n"
     assert said.err == ""
     assert [file.name for file in path.parent.iterdir()] == ["series.om.gz"]
 
@@ -128,7 +128,7 @@ def test_the_same_for_programs(runs, monkeypatch, capsys):
         held_by(monkeypatch, url)
         keep(runs, json=True)
     path = runs / RUN / "prometheus/series.om.gz"
-    about = {"series": 8, "samples": 33, "first": at(0)}
+    about = {"series": 8, "samples": 39, "first": at(0)}
     assert json.loads(capsys.readouterr().out) == {"path": str(path), "bytes": path.stat().st_size, **about}
 
 
@@ -144,7 +144,7 @@ def test_promtool_makes_blocks_of_it(runs, monkeypatch, tmp_path):
     )
     (blocks / "wal").mkdir()  # older promtools look into it
     dump = subprocess.run(["promtool", "tsdb", "dump", blocks], check=True, capture_output=True, text=True).stdout
-    assert len(dump.splitlines()) == 33
+    assert len(dump.splitlines()) == 39
     assert f'{{__name__="loss", job="node", node="trainer-0"}} 1e-05 {1000 * at(3):.0f}\n' in dump
     assert f'text="a \\"b\\" \\\\ c\\nd"}} -1 {1000 * at(0):.0f}\n' in dump
 
