@@ -6,6 +6,21 @@ from pathlib import Path
 
 import psutil
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def process_start(pid: int) -> str | None:
+    """What tells a process from every other that had or will have its id: the boot, and the clock tick of its start.
+
+    The tick counts from the boot: setting the clock does not change it, as it does psutil's create_time. None for a
+    process that has ended, a zombie too, and where the system does not tell.
+    """
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return None if state in "ZX" else f"{BOOT_ID.read_text().strip()} {fields[18]}"  # field 22 of proc(5)
+    except (OSError, IndexError, ValueError):
+        return None
+
 
 def host() -> dict:
     """The machine that holds the nodes, as far as the orchestrator can see it."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from monitor.errors import UserError
-from monitor.machine import host, own_version
+from monitor.machine import host, own_version, process_start
 from monitor.recovery import Attempt
 from monitor.sampling import Row, summarise
 from monitor.verdict import Failure, RankState
@@ -48,6 +48,7 @@ def begin(
         "resumed_from": resumed_from,
         "data": data,
         "orchestrator_pid": os.getpid(),
+        "orchestrator_start": process_start(os.getpid()),
         "host": host(),
     }
 
@@ -72,7 +73,7 @@ def complete(
 
     `ranks`: what counts of all attempts; `first`: the one with the first step.
     """
-    result = {key: value for key, value in result.items() if key != "orchestrator_pid"}
+    result = {key: value for key, value in result.items() if not key.startswith("orchestrator_")}
     ready = next((rank.ready for rank in ranks if rank.ready), None)
     trained = next((rank.trained for rank in ranks if rank.trained), None)
     result |= {
@@ -279,11 +280,18 @@ def load(run: str, runs: Path) -> dict:
         )
     if not isinstance(result.get("status"), str):
         raise UserError(f"run {run}: result.json cannot be read (it has no status)")
-    pid = result.get("orchestrator_pid")
-    if result["status"] == RUNNING and not (isinstance(pid, int) and pid > 0 and psutil.pid_exists(pid)):
+    if result["status"] == RUNNING and not _goes_on(result):
         error = {"kind": "orchestrator", "message": "the orchestrator was killed before it could write a result"}
         result |= {"status": FAILED, "error": error | {"rank": None, "last_lines": [], "traceback": ""}}
     return result
+
+
+def _goes_on(result: dict) -> bool:
+    """Whether the orchestrator that began this run lives. Where its start is not known, its id has to do."""
+    pid, start = result.get("orchestrator_pid"), result.get("orchestrator_start")
+    if not (isinstance(pid, int) and pid > 0):
+        return False
+    return process_start(pid) == start if start else psutil.pid_exists(pid)
 
 
 def whole(result: dict) -> bool:

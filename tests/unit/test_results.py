@@ -2,13 +2,14 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor import cli, results, resume, summary
+from monitor import cli, machine, results, resume, summary
 from monitor.errors import UserError
 from monitor.recovery import Attempt
 from monitor.report import run_page
@@ -195,6 +196,43 @@ def test_a_run_whose_orchestrator_was_killed_reads_as_failed(tmp_path):
     write(tmp_path / "dead", begun | {"orchestrator_pid": pid})
     dead = results.load("dead", tmp_path)
     assert (dead["status"], dead["error"]["kind"]) == ("failed", "orchestrator")
+
+
+@pytest.mark.parametrize("other", ["process", "boot"])
+def test_a_later_process_of_the_same_id_is_not_the_orchestrator(other, tmp_path, monkeypatch):
+    begun = results.begin("x", "docker", RunSpec(), {"label": "cifar10"}, {"limits": [], "links": []})
+    if other == "boot":
+        (tmp_path / "boot_id").write_text("another\n")
+        monkeypatch.setattr(machine, "BOOT_ID", tmp_path / "boot_id")
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as later:  # many ticks after this process
+        write(tmp_path / "reused", begun | ({"orchestrator_pid": later.pid} if other == "process" else {}))
+        assert results.load("reused", tmp_path)["error"]["kind"] == "orchestrator"
+
+
+def test_an_orchestrator_that_ended_unasked_has_ended(tmp_path):
+    """As in a container whose first process does not look after its orphans."""
+    begun = results.begin("x", "docker", RunSpec(), {"label": "cifar10"}, {"limits": [], "links": []})
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    with child:
+        begun |= {"orchestrator_pid": child.pid, "orchestrator_start": machine.process_start(child.pid)}
+        write(tmp_path / "x", begun)
+        assert results.load("x", tmp_path)["status"] == "running"
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert results.load("x", tmp_path)["error"]["kind"] == "orchestrator"
+
+
+def test_a_result_of_before_the_start_was_kept_goes_by_the_process_id(tmp_path):
+    write(tmp_path / "old", {"schema": 1, "status": "running", "orchestrator_pid": os.getppid()})
+    assert results.load("old", tmp_path)["status"] == "running"
+
+
+def test_where_the_machine_does_not_tell_the_process_id_decides(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "BOOT_ID", tmp_path / "none")
+    begun = results.begin("x", "docker", RunSpec(), {"label": "cifar10"}, {"limits": [], "links": []})
+    write(tmp_path / "x", begun)
+    assert begun["orchestrator_start"] is None
+    assert results.load("x", tmp_path)["status"] == "running"
 
 
 def test_saving_is_whole_or_not_at_all(tmp_path):
