@@ -38,6 +38,11 @@ def processes(pids: Iterable[int]) -> list[psutil.Process]:
     return found
 
 
+def all_processes() -> list[psutil.Process]:
+    """All there are. psutil.process_iter() keeps processes by id, and signals none under an id that was used before."""
+    return processes(psutil.pids())
+
+
 def tree(pid: int) -> list[psutil.Process]:
     """The process of this id and all that descend from it; empty where there is none."""
     with suppress(psutil.NoSuchProcess):

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import requests
 
+from monitor import ending
 from monitor.engine import ROOT, one_line
 from monitor.errors import RunFailed, UserError
 from monitor.runtime.local import STATE_PREFIX, own, ownerless
@@ -105,10 +106,11 @@ class LocalHost:
 
     def _server(self) -> tuple[psutil.Process, int]:
         """The server that lives, and its port, by its command line: a file is missing where `serve` was killed."""
-        for process in psutil.process_iter(["cmdline"]):
-            words = process.info["cmdline"] or []
-            if words[1:5] == ["-m", "serving", "--store", str(self._store)]:
-                return process, int(words[6])
+        for process in ending.all_processes():
+            with suppress(psutil.Error):
+                words = process.cmdline()
+                if words[1:5] == ["-m", "serving", "--store", str(self._store)]:
+                    return process, int(words[6])
         raise RunFailed(f"{self._folder}: locked, but no server is there; is it starting just now?")
 
     @contextmanager

@@ -211,9 +211,8 @@ def sweep() -> list[str]:
         with suppress(OSError):  # another user's, or gone already
             if folder.is_symlink() or folder.stat().st_uid != os.getuid() or not ownerless(folder):
                 continue
-            for pid in psutil.pids():  # process_iter() keeps processes by id, and kills none under an id used before
+            for process in ending.all_processes():
                 with suppress(psutil.Error):
-                    process = psutil.Process(pid)
                     if any(value.startswith(f"{folder}/") for value in process.environ().values()):
                         if ending.kill([process]):  # one that still runs may write into the folder
                             raise TimeoutError(f"process {process.pid} does not end")

@@ -13,6 +13,7 @@ from queue import Queue
 
 import psutil
 import pytest
+from process_ids import in_place_of_another, needs_root
 
 from monitor import ending
 from monitor.conditions import Conditions
@@ -140,25 +141,10 @@ def _orphaned(tmp_path: Path, monkeypatch) -> Path:
     return folder
 
 
-def _take_up(ended: psutil.Process, command: list[str], **options) -> subprocess.Popen:
-    """Start this command under the id of a process that has ended, and seen to be another (a tick of 10 ms later)."""
-    for _ in range(1000):
-        Path("/proc/sys/kernel/ns_last_pid").write_text(str(ended.pid - 1))
-        process = subprocess.Popen(command, **options)
-        if process.pid == ended.pid and psutil.Process(process.pid) != ended:
-            return process
-        process.kill()
-        process.wait()
-    raise AssertionError(f"process id {ended.pid} is always taken")
-
-
-@pytest.mark.skipif(not os.access("/proc/sys/kernel/ns_last_pid", os.W_OK), reason="choosing a process id needs root")
+@needs_root
 def test_what_was_left_is_removed_under_a_process_id_that_was_used_before(tmp_path, monkeypatch):
     folder = _orphaned(tmp_path, monkeypatch)
-    with subprocess.Popen(["sleep", "600"]) as earlier:
-        ended = next(process for process in psutil.process_iter() if process.pid == earlier.pid)
-        earlier.kill()
-    left = _take_up(ended, ["sleep", "600"], env={**os.environ, "SYNCBED_STATE": f"{folder}/0"})
+    left = in_place_of_another(["sleep", "600"], env={**os.environ, "SYNCBED_STATE": f"{folder}/0"})
     try:
         assert sweep()[0] == f"process {left.pid} of a run whose orchestrator was killed"
         assert left.wait(30) == -signal.SIGKILL

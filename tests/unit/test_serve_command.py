@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import requests
+from process_ids import in_place_of_another, needs_root
 
 from monitor import serve, serve_cluster, serve_local
 from monitor.engine import CODE_LABEL, ROLE_LABEL
@@ -134,12 +135,15 @@ def test_the_servers_answer_is_asked_for_without_a_proxy(monkeypatch):
 SLEEPER = "import sys, time; print('up', flush=True); time.sleep(600)"
 
 
-def test_a_server_is_found_and_stopped_though_serve_was_killed_as_soon_as_it_had_started_it(here, tmp_path):
+@pytest.mark.parametrize(
+    "started", [subprocess.Popen, pytest.param(in_place_of_another, marks=needs_root)], ids=["anew", "under a used id"]
+)
+def test_a_server_is_found_and_stopped_though_serve_was_killed_as_soon_as_it_had_started_it(here, tmp_path, started):
     """All that is left of `serve` then is the lock, which the server holds."""
     (tmp_path / "serving.py").write_text(SLEEPER)
     here._store.mkdir(parents=True)
     with own(here._folder) as lock:
-        server = subprocess.Popen(
+        server = started(
             [sys.executable, "-m", "serving", "--store", str(here._store), "--port", "8123"],
             cwd=tmp_path, pass_fds=[lock.fileno()], stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": ""},
         )  # fmt: skip
