@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from serving import inference, management, v2
@@ -28,6 +28,7 @@ from serving.models import Models
 
 HEAD_SECONDS, HEAD_BYTES = 10.0, 64 << 10
 TAKE_SECONDS = 30.0
+SILENT_SECONDS = 1.0
 DRAIN_SECONDS = 10  # for what is in flight; Docker kills after 12 (stop_grace_period)
 _UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)  # an offer that may be ignored; the parser would skip the body
 
@@ -35,6 +36,10 @@ _UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)  # an offer that may be i
 class Protocol(HttpToolsProtocol):
     """Closes a connection whose request head is not whole within HEAD_SECONDS or HEAD_BYTES, and one whose client
     takes nothing of its answers for TAKE_SECONDS.
+
+    Who sends no more may still wait for the answer (RFC 9112, section 9.6), or has left: TCP tells only when something
+    is sent. Most are answered within SILENT_SECONDS; what is not by then counts as a client that has left, so that a
+    server which falls behind does not compute for those who gave up.
     """
 
     _timer = _stuck = None
@@ -64,6 +69,14 @@ class Protocol(HttpToolsProtocol):
         if self.cycle is not None and LEAVE in self.cycle.scope:
             self.cycle.scope[LEAVE]()
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool:
+        """Whether the connection stays open for an answer."""
+        if self.cycle is None or self.cycle.response_complete or self.cycle.more_body:
+            return False
+        self.cycle.keep_alive = False
+        self.loop.call_later(SILENT_SECONDS, self.transport.close)
+        return True
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -120,7 +133,14 @@ def _refused(request: Request, error: Refused) -> JSONResponse:
 
 def _no_such_page(request: Request, error: HTTPException) -> JSONResponse:
     kind = {404: "ResourceNotFoundException", 405: "MethodNotAllowedException"}.get(error.status_code, "Exception")
-    return answer(request.scope["path"], Refused(error.status_code, kind, error.detail), error.headers)
+    headers = {"Allow": ", ".join(_methods(request))} if error.status_code == 405 else error.headers
+    return answer(request.scope["path"], Refused(error.status_code, kind, error.detail), headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """All that the path has: a method of its own is a route of its own, and the first alone answers 405."""
+    found = [one.methods for one in request.app.routes if one.matches(request.scope)[0] != Match.NONE]
+    return sorted(set().union(*found))
 
 
 def _own_fault(request: Request, error: Exception) -> JSONResponse:

@@ -80,7 +80,8 @@ def test_an_offer_of_another_protocol_is_ignored(served, offer):
     ("method", "path", "body"),
     [("PUT", "/predictions/cnn", IMAGE), ("POST", "/v2/models/cnn/infer", TENSOR.encode())],
 )
-def test_what_nobody_waits_for_any_more_is_not_computed(fresh, method, path, body):
+def test_what_nobody_waits_for_any_more_is_not_computed(fresh, monkeypatch, method, path, body):
+    monkeypatch.setattr(server, "SILENT_SECONDS", 0.05)
     fresh.manage("POST", "/models?url=first&model_name=cnn&initial_workers=1&batch_size=1")
     batcher, held = fresh.models.find("cnn").batcher, Held(fresh)
     threads, answers = in_flight(fresh, 1)
@@ -98,6 +99,32 @@ def test_what_nobody_waits_for_any_more_is_not_computed(fresh, method, path, bod
     assert 'syncbed_serving_requests_total{code="499",model="cnn"} 2.0' in text
     assert 'syncbed_serving_requests_total{code="200",model="cnn"} 2.0' in text
     clients[2].close()
+
+
+@pytest.mark.parametrize("requests", [[("GET", "/ping", b"")], [("PUT", "/predictions/cnn", IMAGE)] * 2])
+def test_who_says_that_no_more_comes_is_answered(served, requests):
+    """As `nc -N` does: a connection that the client closed on its side alone (RFC 9112, section 9.6)."""
+    sent = b"".join(
+        f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+        for method, path, body in requests
+    )
+    with socket.create_connection(("127.0.0.1", served.port), 20) as client:
+        client.sendall(sent)
+        client.shutdown(socket.SHUT_WR)
+        got = b""
+        while chunk := client.recv(4096):  # until the server closes
+            got += chunk
+    assert got.count(b"HTTP/1.1 200 OK") == len(requests) and got.count(b"connection: close") == 1
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET /pi", b"PUT /predictions/cnn HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc"]
+)
+def test_half_a_request_that_ends_closes_the_connection(served, sent):
+    with socket.create_connection(("127.0.0.1", served.port), 20) as client:
+        client.sendall(sent)
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(4096) == b""
 
 
 def test_who_leaves_while_his_body_comes_is_counted_as_gone(fresh):

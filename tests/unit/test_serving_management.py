@@ -123,3 +123,20 @@ def test_a_memory_that_cannot_be_written_is_no_reason_not_to_serve(own_store, ca
         assert made.manage("POST", "/models?url=first&initial_workers=1&synchronous=true").status == 200
         assert made.predict(IMAGE, "/predictions/first").status == 200
     assert "a restart will not know" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("port", "path", "allowed"),
+    [
+        ("management", "/models", "GET, HEAD, POST"),
+        ("management", "/models/vgg", "DELETE, GET, HEAD, PUT"),
+        ("management", "/models/vgg/1.0", "DELETE, GET, HEAD, PUT"),
+        ("management", "/models/vgg/1.0/set-default", "PUT"),
+        ("port", "/predictions/vgg", "POST, PUT"),
+        ("port", "/v2/models/vgg/infer", "POST"),
+        ("metrics", "/metrics", "GET, HEAD"),
+    ],
+)
+def test_a_method_that_a_path_does_not_have_is_told_all_that_it_has(served, port, path, allowed):
+    answer = ask(getattr(served, port), "PATCH", path)
+    assert (answer.status, answer.headers["allow"]) == (405, allowed)
