@@ -5,6 +5,7 @@ Input `images`: UINT8 (n, channels, height, width), or the same pixels, 0 to 255
 """
 
 import json
+import math
 import threading
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -21,7 +22,8 @@ from serving.metrics import Metrics
 from serving.models import Models, Version
 
 OUTPUTS = {"probabilities": 1, "logits": 0}  # name: where a Predictor has it
-_ALONE = threading.Lock()  # JSON takes up to 50 times its size in memory, and two at once are no faster
+_ALONE = threading.Lock()  # JSON takes several times its size in memory, and two at once are no faster
+_REST = 10_000  # commas and brackets besides those of the images: in names, the id, parameters
 _TYPES = {"UINT8": np.uint8, "FP32": np.float32}
 
 
@@ -109,6 +111,7 @@ async def _infer(models: Models, intake: Intake, request: Request) -> JSONRespon
 
 def read(body: bytes, shape: tuple[int, ...], most: int) -> tuple[str, list[str], np.ndarray]:
     """(id, names of outputs, images) of a request for inference. Raises Refused (400)."""
+    _refuse_endless(body, shape, most)
     try:
         with _ALONE:
             asked = json.loads(body, parse_constant=lambda text: 1 / 0)
@@ -117,8 +120,10 @@ def read(body: bytes, shape: tuple[int, ...], most: int) -> tuple[str, list[str]
     identity = asked.get("id", "") if isinstance(asked, dict) else None
     if not isinstance(identity, str):
         raise bad("the body is no request of the Open Inference Protocol: an object with inputs")
-    if any("\ud800" <= letter <= "\udfff" for letter in identity):
-        raise bad("id: half a surrogate pair is no text")
+    try:
+        identity.encode()
+    except UnicodeEncodeError:
+        raise bad("id: half a surrogate pair is no text") from None
     inputs = asked.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
         raise bad("inputs: a list of one tensor, named images")
@@ -127,6 +132,18 @@ def read(body: bytes, shape: tuple[int, ...], most: int) -> tuple[str, list[str]
     if not names or any(not isinstance(name, str) or name not in OUTPUTS for name in names):
         raise bad(f"outputs: a list of {', '.join(OUTPUTS)}")
     return identity, list(dict.fromkeys(names)), _tensor(inputs[0], shape, most)
+
+
+def _refuse_endless(body: bytes, shape: tuple[int, ...], most: int) -> None:
+    """Raises Refused (400) for more values, lists and objects than `most` images have and _REST besides.
+
+    Counting takes milliseconds. Each list or object that is read takes the garbage collector along, and numpy: 10 MiB
+    of them would be seconds of a core.
+    """
+    rows = [most * math.prod(shape[:axis]) for axis in range(len(shape) + 1)]
+    values, lists = rows[-1], 1 + sum(rows[:-1])
+    if body.count(b",") > values + _REST or body.count(b"[") + body.count(b"{") > lists + _REST:
+        raise bad(f"the body holds more than a request for {most} images takes")
 
 
 def _tensor(given: dict, shape: tuple[int, ...], most: int) -> np.ndarray:

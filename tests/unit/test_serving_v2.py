@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from serving_client import IMAGE, PIXELS, ask, form
 
 from serving import v2
+from serving.errors import Refused
 
 
 def tensor(data, datatype="UINT8", shape=(1, 3, 32, 32), name="images", **more) -> str:
@@ -53,7 +54,8 @@ def test_open_inference_protocol(served, expected):
     ("body", "says"),
     [
         ("", "no JSON"),
-        ("[" * 100_000, "no JSON"),
+        ("[" * 10_000, "no JSON"),
+        ("[" * 100_000, "more than a request for 32 images takes"),
         ("{}", "inputs"),
         ('"x"', "no request"),
         (tensor([0] * 3072, name="x"), "named images"),
@@ -87,6 +89,32 @@ def test_tensors_that_cannot_be_are_one_line(served, body, says):
     answer = ask(served.port, "POST", "/v2/models/cnn/infer", body)
     assert answer.status == 400 and says in answer.json["error"] and "\n" not in answer.json["error"]
     assert served.predict(IMAGE).status == 200
+
+
+MANY = 120_000  # values; 32 images of 3 x 32 x 32 have 98,304
+
+
+@pytest.mark.parametrize(
+    "data",
+    ["0," * MANY, "[]," * MANY, "[0]," * MANY, "{}," * MANY, '"",' * MANY, "[[[[[[[[[[]]]]]]]]]]," * (MANY // 10)],
+    ids=["values", "empty lists", "lists", "objects", "strings", "deep lists"],
+)
+def test_a_body_of_more_parts_than_images_have_costs_no_reading(monkeypatch, data):
+    """10 MiB of `[[]],` would take two seconds of a core, and half a gigabyte."""
+    monkeypatch.setattr(v2.json, "loads", lambda *how, **more: pytest.fail("it was read"))
+    with pytest.raises(Refused, match="more than a request for 32 images takes"):
+        v2.read(tensor([]).replace("[]", f"[{data}0]").encode(), (3, 32, 32), 32)
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (1, 1, 1)])
+@pytest.mark.parametrize("most", [1, 32])
+def test_the_largest_request_is_read_however_it_is_written(shape, most):
+    pixels = np.random.default_rng(0).integers(0, 256, (most, *shape))
+    more = {"id": "[{,}]" * 1000, "outputs": [{"name": "logits", "parameters": {"binary_data": False}}]}
+    for written in (pixels.tolist(), pixels.ravel().tolist()):
+        body = json.dumps(json.loads(tensor(written, "FP32", (most, *shape), **more)), indent=1).encode()
+        identity, names, images = v2.read(body, shape, most)
+        assert (identity, names) == (more["id"], ["logits"]) and np.array_equal(images, pixels)
 
 
 def test_json_is_read_one_at_a_time(monkeypatch):
