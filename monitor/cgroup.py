@@ -11,8 +11,10 @@ Sources: Linux Documentation/admin-guide/cgroup-v1/ and cgroup-v2.rst; proc_net_
 """
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import cache
+from io import FileIO
 from pathlib import Path
 
 CGROUP_ROOT, PROC_ROOT = Path("/sys/fs/cgroup"), Path("/proc")
@@ -64,13 +66,9 @@ class Interface:
 
 def read(cgroup_root: Path = CGROUP_ROOT, proc_root: Path = PROC_ROOT) -> Usage:
     """Read the cgroup of this process. Never raises for a file that is missing or cannot be read: None instead."""
-    paths = _paths(proc_root)
     values: dict = {}
-    for controller, (read_v1, read_v2) in _READERS.items():
-        if (place := _v1_place(cgroup_root, paths, controller)) is not None:
-            values |= read_v1(*place)
-        elif (place := _v2_place(cgroup_root, paths)) is not None:
-            values |= read_v2(*place)
+    for reader, folders in _readers(cgroup_root, proc_root):
+        values |= reader(folders)
     values["open_files"] = open_files(proc_root, values.pop("members", ()))
     return Usage(**values)
 
@@ -78,7 +76,7 @@ def read(cgroup_root: Path = CGROUP_ROOT, proc_root: Path = PROC_ROOT) -> Usage:
 def read_network(proc_root: Path = PROC_ROOT) -> dict[str, Interface]:
     """Every interface of this process's network namespace by name; empty when /proc/net/dev cannot be read."""
     interfaces = {}
-    for line in (_text(proc_root / "net/dev") or "").splitlines():
+    for line in (_text(f"{proc_root}/net/dev") or "").splitlines():
         name, colon, rest = line.rpartition(":")  # an alias such as eth0:1 has a colon of its own
         numbers = rest.split()
         if colon and len(numbers) >= 16 and all(n.isdigit() for n in numbers):
@@ -88,11 +86,25 @@ def read_network(proc_root: Path = PROC_ROOT) -> dict[str, Interface]:
 
 # Where a controller's files are
 
+Folders = tuple[str, ...]  # our own first, then those above it, as far up as can be seen
+
+
+@cache  # a process stays in its cgroup, and paths take longer to make than files to read
+def _readers(cgroup_root: Path, proc_root: Path) -> tuple[tuple[Callable[[Folders], dict], Folders], ...]:
+    """What reads each controller that is mounted here, and from where."""
+    paths, found = _paths(proc_root), []
+    for controller, (read_v1, read_v2) in _READERS.items():
+        if (place := _v1_place(cgroup_root, paths, controller)) is not None:
+            found.append((read_v1, _upwards(*place)))
+        elif (place := _v2_place(cgroup_root, paths)) is not None:
+            found.append((read_v2, _upwards(*place)))
+    return tuple(found)
+
 
 def _paths(proc_root: Path) -> dict[str, str]:
     """This process's path in each hierarchy, by controller; version 2 has the empty name."""
     paths = {}
-    for line in (_text(proc_root / "self/cgroup") or "").splitlines():
+    for line in (_text(f"{proc_root}/self/cgroup") or "").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         paths |= dict.fromkeys(controllers.split(","), path)
         if "," in controllers:
@@ -125,91 +137,92 @@ def _below(top: Path, path: str) -> Path:
 # What the files say
 
 
-def _cpu_v1(folder: Path, top: Path) -> dict:
-    stat = _table(folder / "cpu.stat")
+def _cpu_v1(folders: Folders) -> dict:
+    stat = _table(f"{folders[0]}/cpu.stat")
     return {
         "cpu_throttled_seconds": _scaled(stat.get("throttled_time"), 1e-9),
         "cpu_periods": stat.get("nr_periods"),
         "cpu_throttled_periods": stat.get("nr_throttled"),
-        "cpu_limit_cores": _tightest(folder, top, _quota_v1),
+        "cpu_limit_cores": _tightest(folders, _quota_v1),
     }
 
 
-def _cpu_v2(folder: Path, top: Path) -> dict:
-    stat = _table(folder / "cpu.stat")
+def _cpu_v2(folders: Folders) -> dict:
+    stat = _table(f"{folders[0]}/cpu.stat")
     return {
         "cpu_throttled_seconds": _scaled(stat.get("throttled_usec"), 1e-6),
         "cpu_periods": stat.get("nr_periods"),
         "cpu_throttled_periods": stat.get("nr_throttled"),
-        "cpu_limit_cores": _tightest(folder, top, _quota_v2),
+        "cpu_limit_cores": _tightest(folders, _quota_v2),
     }
 
 
-def _cpuacct_v1(folder: Path, top: Path) -> dict:
+def _cpuacct_v1(folders: Folders) -> dict:
     # Whole ticks, but each of the two only ever grows, which the split of the exact total does not.
-    stat = _table(folder / "cpuacct.stat")
+    stat = _table(f"{folders[0]}/cpuacct.stat")
     return {
-        "cpu_seconds": _scaled(_number(folder / "cpuacct.usage"), 1e-9),
+        "cpu_seconds": _scaled(_number(f"{folders[0]}/cpuacct.usage"), 1e-9),
         "cpu_user_seconds": _scaled(stat.get("user"), 1 / _TICKS_PER_SECOND),
         "cpu_system_seconds": _scaled(stat.get("system"), 1 / _TICKS_PER_SECOND),
     }
 
 
-def _cpuacct_v2(folder: Path, top: Path) -> dict:
-    stat = _table(folder / "cpu.stat")
+def _cpuacct_v2(folders: Folders) -> dict:
+    stat = _table(f"{folders[0]}/cpu.stat")
     return {f"cpu_{out}seconds": _scaled(stat.get(f"{key}_usec"), 1e-6) for key, out in _CPU_V2_NAMES.items()}
 
 
 _CPU_V2_NAMES = {"usage": "", "user": "user_", "system": "system_"}
 
 
-def _memory_v1(folder: Path, top: Path) -> dict:
+def _memory_v1(folders: Folders) -> dict:
     return {
-        "memory_usage_bytes": _number(folder / "memory.usage_in_bytes"),
-        "memory_inactive_file_bytes": _table(folder / "memory.stat").get("total_inactive_file"),
-        "memory_peak_bytes": _number(folder / "memory.max_usage_in_bytes"),
-        "memory_limit_bytes": _tightest(folder, top, lambda f: _limit(f / "memory.limit_in_bytes")),
-        "oom_kills": _table(folder / "memory.oom_control").get("oom_kill"),  # since Linux 4.13
+        "memory_usage_bytes": _number(f"{folders[0]}/memory.usage_in_bytes"),
+        "memory_inactive_file_bytes": _table(f"{folders[0]}/memory.stat").get("total_inactive_file"),
+        "memory_peak_bytes": _number(f"{folders[0]}/memory.max_usage_in_bytes"),
+        "memory_limit_bytes": _tightest(folders, lambda f: _limit(f"{f}/memory.limit_in_bytes")),
+        "oom_kills": _table(f"{folders[0]}/memory.oom_control").get("oom_kill"),  # since Linux 4.13
     }
 
 
-def _memory_v2(folder: Path, top: Path) -> dict:
+def _memory_v2(folders: Folders) -> dict:
     return {
-        "memory_usage_bytes": _number(folder / "memory.current"),
-        "memory_inactive_file_bytes": _table(folder / "memory.stat").get("inactive_file"),
-        "memory_peak_bytes": _number(folder / "memory.peak"),  # since Linux 5.19
-        "memory_limit_bytes": _tightest(folder, top, lambda f: _limit(f / "memory.max")),
-        "oom_kills": _table(folder / "memory.events").get("oom_kill"),
+        "memory_usage_bytes": _number(f"{folders[0]}/memory.current"),
+        "memory_inactive_file_bytes": _table(f"{folders[0]}/memory.stat").get("inactive_file"),
+        "memory_peak_bytes": _number(f"{folders[0]}/memory.peak"),  # since Linux 5.19
+        "memory_limit_bytes": _tightest(folders, lambda f: _limit(f"{f}/memory.max")),
+        "oom_kills": _table(f"{folders[0]}/memory.events").get("oom_kill"),
     }
 
 
-def _pids(folder: Path, top: Path) -> dict:
-    members = _text(folder / "cgroup.procs")
+def _pids(folders: Folders) -> dict:
+    members = _text(f"{folders[0]}/cgroup.procs")
     if members is None:
-        return {"tasks": _number(folder / "pids.current")}
+        return {"tasks": _number(f"{folders[0]}/pids.current")}
     pids = members.split()
-    return {"processes": len(pids), "members": pids, "tasks": _number(folder / "pids.current")}
+    return {"processes": len(pids), "members": pids, "tasks": _number(f"{folders[0]}/pids.current")}
 
 
 def open_files(proc_root: Path, pids: Collection[str]) -> int | None:
     """File descriptors of those of these processes that live; None where one of them does not show its own."""
     counts, told = [], _counts_open_files(proc_root)
     for pid in pids:
-        folder = proc_root / pid / "fd"
+        folder = f"{proc_root}/{pid}/fd"
         try:
             # To list them is the dearest part of a scrape on a host with many. No object for each is needed.
             counts.append((told and os.stat(folder).st_size) or len(os.listdir(folder)))  # noqa: PTH116, PTH208
         except (FileNotFoundError, ProcessLookupError):
             continue
         except OSError:  # another user's, or one that has ended and waits for its parent: the kernel shows neither
-            if (_text(proc_root / pid / "stat") or "").rpartition(")")[2].split()[:1] != ["Z"]:
+            if (_text(f"{proc_root}/{pid}/stat") or "").rpartition(")")[2].split()[:1] != ["Z"]:
                 return None
     return sum(counts) if counts else None
 
 
+@cache
 def _counts_open_files(proc_root: Path) -> bool:
     """Whether the size of a process's folder of descriptors is their number: since Linux 6.2. proc_pid_fd(5)."""
-    release = (_text(proc_root / "sys/kernel/osrelease") or "").split(".")
+    release = (_text(f"{proc_root}/sys/kernel/osrelease") or "").split(".")
     return all(part.isdigit() for part in release[:2]) and tuple(map(int, release[:2])) >= (6, 2)
 
 
@@ -221,46 +234,47 @@ _READERS = {  # controller: (version 1, version 2)
 }
 
 
-def _quota_v1(folder: Path) -> float | None:
-    quota, period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
+def _quota_v1(folder: str) -> float | None:
+    quota, period = _number(f"{folder}/cpu.cfs_quota_us"), _number(f"{folder}/cpu.cfs_period_us")
     return quota / period if quota is not None and quota > 0 and period else None  # -1: no limit
 
 
-def _quota_v2(folder: Path) -> float | None:
-    quota, _, period = (_text(folder / "cpu.max") or "max").strip().partition(" ")
+def _quota_v2(folder: str) -> float | None:
+    quota, _, period = (_text(f"{folder}/cpu.max") or "max").strip().partition(" ")
     return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else None
 
 
-def _limit(file: Path) -> int | None:
+def _limit(file: str) -> int | None:
     value = _number(file)  # version 2 writes "max", which is no number
     return value if value is not None and value < _NO_LIMIT_FROM else None
 
 
-def _tightest(folder: Path, top: Path, read_one: Callable) -> float | int | None:
+def _tightest(folders: Folders, read_one: Callable) -> float | int | None:
     """The smallest limit of this cgroup and those above it, as far up as can be seen."""
-    return min((value for f in _upwards(folder, top) if (value := read_one(f)) is not None), default=None)
+    return min((value for folder in folders if (value := read_one(folder)) is not None), default=None)
 
 
-def _upwards(folder: Path, top: Path) -> Iterator[Path]:
-    yield folder
-    while folder != top:
-        folder = folder.parent
-        yield folder
+def _upwards(folder: Path, top: Path) -> Folders:
+    folders = [folder]
+    while folders[-1] != top:
+        folders.append(folders[-1].parent)
+    return tuple(map(str, folders))
 
 
-def _text(file: Path) -> str | None:
+def _text(file: str) -> str | None:
     try:
-        return file.read_text()
+        with FileIO(file) as stream:  # no buffer and no text layer: half the time
+            return stream.readall().decode()
     except (OSError, UnicodeDecodeError):  # not mounted, not permitted, or the controller is not enabled here
         return None
 
 
-def _number(file: Path) -> int | None:
+def _number(file: str) -> int | None:
     text = (_text(file) or "").strip()
     return int(text) if text.lstrip("-").isdigit() else None
 
 
-def _table(file: Path) -> dict[str, int]:
+def _table(file: str) -> dict[str, int]:
     """Lines of "name number"."""
     pairs = (line.split() for line in (_text(file) or "").splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}

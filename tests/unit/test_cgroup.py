@@ -149,7 +149,7 @@ def test_open_files_of_a_process_that_does_not_show_them(tmp_path, monkeypatch, 
     (tmp_path / "here/proc/7/stat").write_text(f"7 (a ) name) {state} 1 7 7 0")
 
     def listdir(path, real=os.listdir):
-        if path.parts[-2:] == ("7", "fd"):
+        if Path(path).parts[-2:] == ("7", "fd"):
             raise error
         return real(path)
 
