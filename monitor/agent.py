@@ -16,19 +16,17 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterator
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-
 from monitor import cgroup
+from monitor.exposition import CONTENT_TYPE, Series, page, series
 from monitor.training_metrics import TrainingCollector
 
 PORT = 9400
 METRICS_FOLDER = Path("/run/syncbed/metrics")
-_TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"  # the one that every Prometheus reads
 
 _NODE_METRICS = (  # (name, attribute of cgroup.Usage, help); a name that ends in _total is a counter
     ("cpu_throttled_seconds_total", "cpu_throttled_seconds", "Time in which tasks waited for their CPU quota."),
@@ -43,7 +41,11 @@ _NODE_METRICS = (  # (name, attribute of cgroup.Usage, help); a name that ends i
     ("processes", "processes", "Processes in the node."),
     ("open_files", "open_files", "File descriptors that the node's processes have open."),
 )
-_DIRECTIONS, _COUNTED = ("receive", "transmit"), ("bytes", "packets", "errors", "drops")
+_NETWORK_METRICS = tuple(  # (name, help, attribute of cgroup.Interface)
+    (f"network_{direction}_{counted}_total", f"Network {counted}, {direction} side.", f"{direction}_{counted}")
+    for direction in ("receive", "transmit")
+    for counted in ("bytes", "packets", "errors", "drops")
+)
 
 
 class NodeCollector:
@@ -52,30 +54,28 @@ class NodeCollector:
     def __init__(self, info: dict[str, str], read_usage, read_network):
         self._info, self._read_usage, self._read_network = info, read_usage, read_network
 
-    def collect(self) -> Iterable[Metric]:
+    def samples(self) -> Iterator[tuple[Series, float]]:
         """One reading of the node."""
         text = "Always 1; the labels say which node this is and what its figures are of."
-        info = GaugeMetricFamily("syncbed_node_info", text, labels=self._info)
-        info.add_metric(self._info.values(), 1)
-        yield info
+        yield _series("info", text, *self._info.items()), 1
         usage = self._read_usage()
-        cpu = CounterMetricFamily("syncbed_node_cpu_seconds", "CPU time used, by mode.", labels=["mode"])
         for mode, seconds in (("user", usage.cpu_user_seconds), ("system", usage.cpu_system_seconds)):
             if seconds is not None:
-                cpu.add_metric([mode], seconds)
-        yield cpu
+                yield _series("cpu_seconds_total", "CPU time used, by mode.", ("mode", mode)), seconds
         for name, attribute, text in _NODE_METRICS:
             if (value := getattr(usage, attribute)) is not None:
-                kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-                yield kind("syncbed_node_" + name, text, value=value)
+                yield _series(name, text), value
         interfaces = self._read_network()
-        for direction in _DIRECTIONS:
-            for counted in _COUNTED:
-                text = f"Network {counted}, {direction} side."
-                family = CounterMetricFamily(f"syncbed_node_network_{direction}_{counted}", text, labels=["interface"])
-                for name, counters in interfaces.items():
-                    family.add_metric([name], getattr(counters, f"{direction}_{counted}"))
-                yield family
+        for name, text, attribute in _NETWORK_METRICS:
+            for interface, counters in interfaces.items():
+                yield _series(name, text, ("interface", interface)), getattr(counters, attribute)
+
+
+@lru_cache(maxsize=1024)
+def _series(name: str, text: str, *labels: tuple[str, str]) -> Series:
+    name = f"syncbed_node_{name}"
+    kind = "counter" if name.endswith("_total") else "gauge"
+    return series(kind, name.removesuffix("_total"), text, name, labels)
 
 
 def container_network() -> dict[str, cgroup.Interface]:
@@ -98,8 +98,8 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], registry: CollectorRegistry, world_size: int | None):
-        self._registry, self._world_size = registry, world_size
+    def __init__(self, address: tuple[str, int], collectors: list, world_size: int | None):
+        self._collectors, self._world_size = collectors, world_size
         self._lock = threading.Lock()  # collectors remember things from one scrape to the next
         super().__init__(address, _Handler)
 
@@ -107,7 +107,8 @@ class Server(ThreadingHTTPServer):
         """(status, content type, body) of a page."""
         if path == "/metrics":
             with self._lock:
-                return 200, _TEXT_FORMAT, generate_latest(self._registry)
+                samples = (sample for collector in self._collectors for sample in collector.samples())
+                return 200, CONTENT_TYPE, page(samples)
         if path == "/targets" and self._world_size is not None:
             return 200, "application/json", json.dumps(targets(self._world_size, self.server_port)).encode()
         return 404, "text/plain", b"not found; there is /metrics\n"
@@ -121,7 +122,7 @@ class Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"  # Prometheus keeps its connection, so that no thread is started per scrape
-    wbufsize = -1  # head and body leave in one packet
+    wbufsize = 2**16  # head and body leave in one packet
     timeout = 60  # seconds an idle connection is kept
     server_version, sys_version = "syncbed-agent", ""
 
@@ -143,16 +144,15 @@ class _Handler(BaseHTTPRequestHandler):
 
 def build(node: str, processes: list[int], port: int, world_size: int | None, folder: Path) -> Server:
     """The agent's server, bound but not yet serving. Raises OSError when the port cannot be had."""
-    registry = CollectorRegistry()
     if not processes:
-        registry.register(NodeCollector({"name": node, "source": "cgroup"}, cgroup.read, container_network))
+        node_collector = NodeCollector({"name": node, "source": "cgroup"}, cgroup.read, container_network)
     else:
         from monitor.process_tree import ProcessTree  # psutil only where it is needed: it costs memory
 
         info = {"name": node, "source": "process"}
-        registry.register(NodeCollector(info, ProcessTree(processes).read, loopback_network))
-    registry.register(TrainingCollector(folder))
-    return Server(("127.0.0.1" if processes else "0.0.0.0", port), registry, world_size)
+        node_collector = NodeCollector(info, ProcessTree(processes).read, loopback_network)
+    collectors = [node_collector, TrainingCollector(folder)]
+    return Server(("127.0.0.1" if processes else "0.0.0.0", port), collectors, world_size)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -180,7 +180,7 @@ def main(arguments: list[str] | None = None) -> int:
         threading.Thread(target=_end_with_stdin, daemon=True).start()
     gc.freeze()  # what there is by now stays, so no collection between scrapes looks through it again
     print(json.dumps({"port": server.server_port}), flush=True)
-    server.serve_forever()
+    server.serve_forever(poll_interval=3600)  # nobody asks it to stop: a signal ends the process
     return 0
 
 

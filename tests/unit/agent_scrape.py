@@ -8,7 +8,6 @@ import threading
 from contextlib import contextmanager
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitor import cgroup
@@ -38,11 +37,11 @@ sys.stdin.read()  # live until told otherwise
 
 
 @contextmanager
-def rank(folder: Path):
+def rank(folder: Path, number: int = 3):
     """A process that has written training figures into the folder and still lives."""
     folder.mkdir(exist_ok=True)
     process = subprocess.Popen(
-        [sys.executable, "-c", WRITE_AS_A_RANK],
+        [sys.executable, "-c", WRITE_AS_A_RANK.replace("rank=3", f"rank={number}")],
         cwd=ROOT,
         env=os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(folder)},
         stdin=subprocess.PIPE,
@@ -60,16 +59,12 @@ def rank(folder: Path):
 def serving(tree: str, folder: Path, world_size: int | None = None):
     """The port of an agent in this process."""
     root = FIXTURES / tree
-    registry = CollectorRegistry()
-    registry.register(
-        NodeCollector(
-            {"name": "trainer-3", "source": "cgroup"},
-            lambda: cgroup.read(root / "sys", root / "proc"),
-            lambda: cgroup.read_network(root / "proc"),
-        )
+    node = NodeCollector(
+        {"name": "trainer-3", "source": "cgroup"},
+        lambda: cgroup.read(root / "sys", root / "proc"),
+        lambda: cgroup.read_network(root / "proc"),
     )
-    registry.register(TrainingCollector(folder))
-    server = Server(("127.0.0.1", 0), registry, world_size)
+    server = Server(("127.0.0.1", 0), [node, TrainingCollector(folder)], world_size)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

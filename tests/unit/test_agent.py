@@ -15,6 +15,7 @@ import psutil
 import pytest
 from agent_scrape import get, kinds, rank, samples, serving
 
+from monitor.exposition import page
 from monitor.process_tree import ProcessTree
 from monitor.training_metrics import KEEP_SECONDS, TrainingCollector
 
@@ -145,7 +146,7 @@ def test_several_scrapes_use_one_connection(folder):
 
 
 def values(collector):
-    return {s.name: s.value for metric in collector.collect() for s in metric.samples}
+    return {name: value for (name, _), value in samples(page(collector.samples()).decode()).items()}
 
 
 def test_figures_of_an_ended_rank_stay_for_a_last_scrape_then_go(folder):
@@ -168,10 +169,10 @@ def test_an_ended_ranks_id_is_given_again_and_its_figures_stay_as_long(folder):
     file = folder / "counter_4194304.db"  # no process has an id that high
     for now in (100.0, 100.0 + 2 * KEEP_SECONDS):  # noqa: B007  the clock reads it
         file.write_bytes(b"")
-        collector.collect()
+        collector.samples()
         assert file.exists()
         file.unlink()
-        collector.collect()
+        collector.samples()
     assert collector._dead_since == {}
 
 

@@ -192,6 +192,22 @@ def test_a_path_of_another_namespace_is_not_followed(tmp_path):
     assert usage("v2", tmp_path).memory_usage_bytes == 1_610_612_736
 
 
+@pytest.mark.parametrize("name", ["cgroup-v1/container", "cgroup-v2/container"])
+def test_what_changes_is_read_again(tmp_path, name):
+    """Where the files are is looked up once; limits are changed for a run, and processes come and go."""
+    shutil.copytree(FIXTURES / name, tmp_path / "here")
+    assert usage("here", tmp_path) == usage(name)
+    sys = tmp_path / "here/sys"
+    if "v1" in name:
+        changed = {"cpu/cpu.cfs_quota_us": "75000", "memory/memory.limit_in_bytes": f"{GIB}", "pids/cgroup.procs": "1"}
+    else:
+        changed = {"cpu.max": "75000 100000", "memory.max": f"{GIB}", "cgroup.procs": "1"}
+    for file, text in changed.items():
+        (sys / file).write_text(text + "\n")
+    got = usage("here", tmp_path)
+    assert (got.cpu_limit_cores, got.memory_limit_bytes, got.processes, got.open_files) == (0.75, GIB, 1, 2)
+
+
 def test_network_counters_by_interface():
     interfaces = read_network(FIXTURES / "cgroup-v1/container/proc")
     assert list(interfaces) == ["lo", "eth0", "eth0:1"]
