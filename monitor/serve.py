@@ -21,7 +21,8 @@ _PLACE = {
 SETTINGS = {
     "RUN": "a run's id, or latest, which is the default",
     "NAME": "what the model is called; default: the model's own name. A name that is served gets another version",
-    "PORT": "of predictions, on 127.0.0.1; default: 8080. Management has the next, metrics the one after",
+    "PORT": "of predictions, on 127.0.0.1; default: that of the server there is, else 8080. Management has the next, "
+    "metrics the one after",
     "MAX_BATCH": "images that are computed together at most; default: 32",
     "MAX_DELAY_MS": "how long a request may be held back for others to join it; default: 5",
     "RUNS_DIR": "folder of results; default: runs",
@@ -52,6 +53,7 @@ def command(settings: dict[str, str], args) -> int:
         place = hosts(settings)[0]
         there = place.port()
         if there is None:
+            port = port if asked else place.kept_port() or port
             _check_ports(port)
             place.start(port)
         elif asked and there != port:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from docker import DockerClient
 from docker.errors import NotFound
+from docker.models.containers import Container
 
 from monitor import cluster, engine
 from monitor.cluster_settings import DEFAULT_PROJECT
@@ -32,8 +33,11 @@ class ClusterHost:
 
     def port(self) -> int | None:
         """Where the server that is there answers."""
-        running = [c for c in self._present if c.status == "running"]
-        return int(ports_of(running).get("SERVE_PORT", 0)) or None
+        return _port([c for c in self._present if c.status == "running"])
+
+    def kept_port(self) -> int | None:
+        """Where a server that was stopped answered: whoever asks it expects it there again."""
+        return _port(self._present)
 
     def start(self, port: int) -> None:
         """Start the server and wait until it is healthy. Raises UserError and RunFailed."""
@@ -70,6 +74,10 @@ class ClusterHost:
         """What runs may be stopped; what is started should be what this checkout has. Raises UserError."""
         if self._image.labels.get(engine.CODE_LABEL) != code_hash():
             raise UserError("the cluster runs an older image; `make cluster-up` rebuilds it in seconds")
+
+
+def _port(present: list[Container]) -> int | None:
+    return int(ports_of(present).get("SERVE_PORT", 0)) or None
 
 
 def find(project: str, required: bool) -> ClusterHost | None:

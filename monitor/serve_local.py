@@ -40,6 +40,9 @@ class LocalHost:
         """Where the server that is there answers."""
         return self._server()[1] if self._lives() else None
 
+    def kept_port(self) -> None:
+        """None: what is stopped is removed."""
+
     def start(self, port: int) -> None:
         """Start the server and wait until it answers. Raises UserError and RunFailed."""
         lacking = [name for name in NEEDS if importlib.util.find_spec(name) is None]

@@ -87,6 +87,29 @@ def test_a_server_of_an_older_image_can_be_stopped_but_not_added_to(monkeypatch,
             call()
 
 
+@pytest.mark.parametrize(
+    ("status", "words", "started"),
+    [("exited", {}, [8123]), ("exited", {"PORT": "8200"}, [8200]), ("running", {}, []), (None, {}, [8080])],
+)
+def test_a_server_that_was_stopped_comes_back_on_the_port_it_had(monkeypatch, tmp_path, status, words, started):
+    bound = {f"{8080 + i}/tcp": [{"HostPort": str(8123 + i)}] for i in range(3)}
+    node = SimpleNamespace(
+        labels={ROLE_LABEL: "node"}, image=None, attrs={"Config": {"Image": "tag"}}, status="running"
+    )
+    server = SimpleNamespace(labels={ROLE_LABEL: "serve"}, attrs={"HostConfig": {"PortBindings": bound}}, status=status)
+    monkeypatch.setattr(serve_cluster.cluster, "containers", lambda *a: [node, server] if status else [node])
+    place, on = serve_cluster.ClusterHost(None, "x"), []
+    place.start = on.append
+    monkeypatch.setattr(serve, "hosts", lambda settings: [place])
+    (tmp_path / "model.json").write_text(json.dumps({"model": "vgg", "run": "r", "sha256": "0" * 64}))
+    monkeypatch.setattr(serve.export, "present", lambda run, runs: tmp_path)
+    monkeypatch.setattr(serve, "_check_ports", lambda port: None)
+    monkeypatch.setattr(serve, "_served", lambda port: {"r-00000000"})
+    monkeypatch.setattr(serve, "_register", lambda port, *more: str(port))
+    assert serve.command(words, SimpleNamespace(json=False, run="latest")) == 0
+    assert on == started
+
+
 @pytest.fixture
 def here(monkeypatch, tmp_path):
     """This machine as a place, with temporary files of its own."""
