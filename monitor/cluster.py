@@ -102,7 +102,7 @@ def status(settings: dict[str, str], args) -> int:
     if args.json:
         print(json.dumps(report))
     elif not present:
-        print(f"no cluster {name}: make cluster-up starts one")
+        print(f"no cluster {name}: make cluster-up{engine.words(name)} starts one")
     else:
         print(f"{'name':12}{'state':10}{'health':11}{'address':16}{'cores':>6}{'GiB':>7}  run")
         for row in [*rows, *others]:
@@ -125,7 +125,7 @@ def logs(settings: dict[str, str], args) -> int:
     with engine.guard():
         services = [c.labels[_SERVICE] for c in containers(client, name)]
     if not services:
-        raise UserError(f"no cluster {name}: make cluster-up starts one")
+        raise UserError(f"no cluster {name}: make cluster-up{engine.words(name)} starts one")
     if settings.get("NODE", services[0]) not in services:
         raise UserError(f"NODE={settings['NODE']}: one of: {', '.join(services)}")
     command, _ = engine.compose_command()
@@ -254,9 +254,8 @@ def _verify(client: DockerClient, wanted: ClusterSettings) -> dict[str, dict]:
     if nodes and wires.take_back(client, shaped, wanted.project, next(iter(nodes.values())), "cluster-up"):
         facts = look()  # a run whose orchestrator was killed had taken nothing back
     if list(facts) != wanted.node_names():
-        raise RunFailed(
-            f"asked for {wanted.nodes} nodes, found {', '.join(facts) or 'none'}: make cluster-down cluster-up mends it"
-        )
+        mends = f"make cluster-down cluster-up{engine.words(wanted.project)} mends it"
+        raise RunFailed(f"asked for {wanted.nodes} nodes, found {', '.join(facts) or 'none'}: {mends}")
     for rank, (name, fact) in enumerate(facts.items()):
         asked = {
             "hostname": name,

@@ -5,6 +5,7 @@ import socket
 from dataclasses import dataclass
 
 from monitor import images, limits
+from monitor.engine import DEFAULT_PROJECT
 from monitor.errors import UserError, refuse_unknown
 from trainer.spec import MAX_NODES
 
@@ -22,7 +23,6 @@ SETTINGS = {
     **images.SETTINGS,
 }
 LOG_SETTINGS = {**SETTINGS, "NODE": "one service, such as trainer-2", "FOLLOW": "1: go on until Ctrl-C"}
-DEFAULT_PROJECT = "syncbed"
 DEFAULT_PORTS = {"PROMETHEUS_PORT": 9090, "GRAFANA_PORT": 3000}
 
 

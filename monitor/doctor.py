@@ -156,7 +156,7 @@ def _ports(client, settings: dict[str, str]) -> Iterator[Finding]:
             check_port(setting, whole(setting, port, 1, 65535))
             yield Finding("ports", OK, f"{setting}={port} is free")
         except UserError as error:
-            yield Finding("ports", WARN, str(error).split(";")[0], f"make cluster-up {setting}=...")
+            yield Finding("ports", WARN, str(error).split(";")[0], f"make cluster-up {setting}=...{engine.words(name)}")
 
 
 def _registry(client) -> Finding:

@@ -16,8 +16,14 @@ from monitor.errors import NoEngine, RunFailed, UserError
 
 ROOT = Path(__file__).resolve().parents[1]  # of the checkout: compose.yaml, images/
 PROJECT_LABEL, ROLE_LABEL, CODE_LABEL = "syncbed.project", "syncbed.role", "syncbed.code"
+DEFAULT_PROJECT = "syncbed"
 _ANSWER_SECONDS = 5  # an engine that does not say its version within this time is not used
 _TIMEOUT_SECONDS = 120  # of one request; removing a container on a busy machine can take half a minute
+
+
+def words(project: str) -> str:
+    """What names a cluster behind `make cluster-up` and its like, in lines that say what would help."""
+    return "" if project == DEFAULT_PROJECT else f" PROJECT={project}"
 
 
 def connect() -> docker.DockerClient:
@@ -159,6 +165,5 @@ def node_facts(container) -> dict:
         return json.loads(out or b"")
     except ValueError:
         reason = one_line((err or out or b"").decode(errors="replace"))
-        raise RunFailed(
-            f"{container.name} does not answer: {reason} (exit code {code}); make cluster-up mends it"
-        ) from None
+        mends = f"make cluster-up{words(container.labels.get(PROJECT_LABEL, DEFAULT_PROJECT))} mends it"
+        raise RunFailed(f"{container.name} does not answer: {reason} (exit code {code}); {mends}") from None

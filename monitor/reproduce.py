@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from monitor import claims, compare, data, preset, run, summary, sweep
+from monitor import claims, compare, data, engine, preset, run, summary, sweep
 from monitor.cells import Cell
 from monitor.errors import UserError
 from monitor.figures import Group
@@ -85,9 +85,10 @@ def plan(wanted: Preset, folder: Path, asked: dict[str, str], words: dict[str, s
         raise UserError(f"REPORT={wanted.name}: nothing of it can be run here: {'; '.join(left_out)}")
     largest = max(int(cell.words.get("NODES", 1)) for cell in cells)
     if place.name == "docker" and largest > place.default_nodes:
+        larger = f"make cluster-up NODES={largest}{engine.words(more.get('PROJECT', engine.DEFAULT_PROJECT))}"
         raise UserError(
             f"REPORT={wanted.name}: it needs NODES={largest}, the cluster has {place.default_nodes}; "
-            f"`make cluster-up NODES={largest}` or RUNTIME=local would do"
+            f"`{larger}` or RUNTIME=local would do"
         )
     folders = [Path(part).expanduser() for part in words.get("DATA_DIR", "").split(":") if part]
     cache = Path(more.get("DATA_CACHE", data.CACHE))

@@ -61,7 +61,7 @@ def command(settings: dict[str, str], args) -> int:
         port = there or port
         if url not in _served(port):
             place.put(folder, url)
-        version = _register(port, url, name, batching, told)
+        version = _register(port, url, name, batching, told, place.words)
     pages = (("predictions", f"predictions/{name}"), ("management", "models"), ("metrics", "metrics"))
     where = {what: f"http://127.0.0.1:{port + i}/{page}" for i, (what, page) in enumerate(pages)}
     if args.json:
@@ -121,8 +121,11 @@ def hosts(settings: dict[str, str]) -> list:
     return [found, LocalHost()] if wanted is None and "PROJECT" not in settings else [found]
 
 
-def _register(port: int, url: str, name: str, batching: dict, told: bool) -> str:
-    """Have the artefact served under the name; its version. `told`: the user named how to batch."""
+def _register(port: int, url: str, name: str, batching: dict, told: bool, words: str) -> str:
+    """Have the artefact served under the name; its version. `told`: the user named how to batch.
+
+    `words`: what names the place behind `make serve-stop`.
+    """
     present = _manage(port, "GET", f"/models/{name}/all", allowed=(404,))
     already = next((one for one in present if one["modelUrl"] == url), None) if isinstance(present, list) else None
     if already is None:
@@ -130,7 +133,9 @@ def _register(port: int, url: str, name: str, batching: dict, told: bool) -> str
         said = _manage(port, "POST", "/models", words | batching)
         return re.search(r"Version: (\S+)", said["status"])[1]
     if told and (already["batchSize"], already["maxBatchDelay"]) != tuple(batching.values()):
-        raise UserError(f"NAME={name}: served already, batched in another way; make serve-stop NAME={name} first")
+        raise UserError(
+            f"NAME={name}: served already, batched in another way; make serve-stop NAME={name}{words} first"
+        )
     _manage(port, "PUT", f"/models/{name}/{already['modelVersion']}/set-default")
     return already["modelVersion"]
 

@@ -7,7 +7,6 @@ from docker.errors import NotFound
 from docker.models.containers import Container
 
 from monitor import cluster, engine
-from monitor.cluster_settings import DEFAULT_PROJECT
 from monitor.errors import UserError
 from monitor.images import code_hash
 from monitor.runtime import volumes
@@ -24,7 +23,7 @@ class ClusterHost:
 
     def __init__(self, client: DockerClient, project: str):
         self._client, self._project = client, project
-        self.words = "" if project == DEFAULT_PROJECT else f" PROJECT={project}"
+        self.words = engine.words(project)
         with engine.guard():
             self._present = cluster.containers(client, project)
             nodes = [c for c in self._present if c.labels[engine.ROLE_LABEL] == "node"]
@@ -73,7 +72,7 @@ class ClusterHost:
     def _refuse_other_code(self) -> None:
         """What runs may be stopped; what is started should be what this checkout has. Raises UserError."""
         if self._image.labels.get(engine.CODE_LABEL) != code_hash():
-            raise UserError("the cluster runs an older image; `make cluster-up` rebuilds it in seconds")
+            raise UserError(f"the cluster runs an older image; `make cluster-up{self.words}` rebuilds it in seconds")
 
 
 def _port(present: list[Container]) -> int | None:

@@ -54,7 +54,7 @@ def command(settings: dict[str, str], args) -> int:
         found = write(path, url, start - BEFORE_SECONDS, end + AFTER_SECONDS)
     except prometheus.NotAnswering as error:
         raise RunFailed(
-            f"RUN={run}: Prometheus at {url} does not answer ({error}); `make logs NODE=prometheus`"
+            f"RUN={run}: Prometheus at {url} does not answer ({error}); `make logs NODE=prometheus{engine.words(name)}`"
         ) from None
     except OSError as error:
         raise RunFailed(f"RUN={run}: {path} cannot be written ({error.strerror or error})") from None

@@ -88,9 +88,9 @@ def command(settings: dict[str, str], args) -> int:
     with engine.guard():
         url = cluster.urls(client, name).get("prometheus")
     if url is None:
-        raise UserError(f"no Prometheus runs in cluster {name}: make cluster-up starts one")
+        raise UserError(f"no Prometheus runs in cluster {name}: make cluster-up{engine.words(name)} starts one")
     try:
-        window, answers = _ask_all(url, settings.get("RUN", "latest"))
+        window, answers = _ask_all(url, settings.get("RUN", "latest"), engine.words(name))
     except prometheus.NotAnswering as error:
         raise RunFailed(f"Prometheus at {url}: {error}") from None
     if args.json:
@@ -103,11 +103,11 @@ def command(settings: dict[str, str], args) -> int:
     return 0
 
 
-def _ask_all(url: str, run: str) -> tuple[Window, list[Answer]]:
+def _ask_all(url: str, run: str, words: str) -> tuple[Window, list[Answer]]:
     """Once; of a run that goes on or has just ended again, until nothing is missing or rules had the time to see it."""
     until = time.monotonic() + _RULES_SECONDS
     while True:
-        window = find(url, run)
+        window = find(url, run, words)
         answers = [ask(url, query, window) for query in queries()]
         settled = time.monotonic() >= until or time.time() >= window.end + _RULES_SECONDS
         if settled or not any(answer.missing for answer in answers):
@@ -115,11 +115,14 @@ def _ask_all(url: str, run: str) -> tuple[Window, list[Answer]]:
         time.sleep(1)
 
 
-def find(url: str, run: str) -> Window:
-    """The time of a run, or of the latest. Raises UserError when Prometheus knows no such run, NotAnswering."""
+def find(url: str, run: str, words: str = "") -> Window:
+    """The time of a run, or of the latest. Raises UserError when Prometheus knows no such run, NotAnswering.
+
+    `words`: what names the cluster behind `make run`.
+    """
     runs = windows(url)
     if not runs:
-        raise UserError("Prometheus has seen no run yet: make run SYNC=ddp STEPS=100 is one")
+        raise UserError(f"Prometheus has seen no run yet: make run SYNC=ddp STEPS=100{words} is one")
     if run == "latest":
         return runs[max(runs, key=lambda name: runs[name].end)]
     if run not in runs:

@@ -44,7 +44,7 @@ class DockerRuntime(Runtime):
     def __init__(self, client, project: str, containers: dict[str, object]):
         self._api = client.api
         self._client = client
-        self._project = project
+        self._project, self._words = project, engine.words(project)
         self._containers = containers  # by node name, in rank order
         self._port = 0
         self._data_present: set[str] = set()
@@ -76,7 +76,7 @@ class DockerRuntime(Runtime):
         containers = {container.labels["com.docker.compose.service"]: container for container in nodes}
         if not any(container.status == "running" for container in containers.values()):
             if required:
-                raise UserError(f"no cluster {project} is up; `make cluster-up PROJECT={project}` starts it")
+                raise UserError(f"no cluster {project} is up; `make cluster-up{engine.words(project)}` starts it")
             return None
         return cls(client, project, containers)
 
@@ -100,14 +100,15 @@ class DockerRuntime(Runtime):
         if spec.nodes > len(self._containers):
             raise UserError(
                 f"NODES={spec.nodes}: the cluster has {len(self._containers)}; "
-                f"`make cluster-up NODES={spec.nodes}` makes it larger"
+                f"`make cluster-up NODES={spec.nodes}{self._words}` makes it larger"
             )
         names = [self.node_name(node) for node in range(spec.nodes)]
         for name in names:
             container = self._containers.get(name)
             if container is None or container.status != "running":
                 state = container.status if container else "missing"
-                raise UserError(f"node {name} is {state}; `make cluster-up` mends it, `make logs` shows why")
+                mends = f"`make cluster-up{self._words}` mends it, `make logs{self._words}` shows why"
+                raise UserError(f"node {name} is {state}; {mends}")
         with ThreadPoolExecutor(len(names)) as pool:
             facts = list(pool.map(lambda name: engine.node_facts(self._containers[name]), names))
         for name, fact in zip(names, facts, strict=True):
@@ -134,13 +135,13 @@ class DockerRuntime(Runtime):
 
     def _judge(self, name: str, fact: dict, names: list[str]) -> None:
         """Raise UserError with the one thing that keeps this node from taking part."""
-        again = "`make cluster-down cluster-up` starts the cluster afresh"
+        again = f"`make cluster-down cluster-up{self._words}` starts the cluster afresh"
         if fact["run"]:
             raise Busy(fact["run"])
         if fact["code"] != code_hash():
             raise UserError(
                 f"the cluster runs an older image (code {fact['code'][:12] or 'unknown'}, this folder has "
-                f"{code_hash()[:12]}); `make cluster-up` rebuilds it in seconds"
+                f"{code_hash()[:12]}); `make cluster-up{self._words}` rebuilds it in seconds"
             )
         if any(address.startswith("127.") for address in fact["addresses"]):
             raise UserError(f"node {name}: its own name resolves to a loopback address {fact['addresses']}; {again}")

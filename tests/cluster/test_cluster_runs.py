@@ -147,7 +147,8 @@ def test_a_killed_orchestrator_leaves_no_rank_and_the_next_run_works_at_once(clu
 def test_more_nodes_than_the_cluster_has_are_refused(cluster, tmp_path):
     code, out = start(cluster, tmp_path, NODES=8).finish()
     assert code == 2
-    assert "NODES=8: the cluster has 4; `make cluster-up NODES=8` makes it larger" in out
+    hint = f"make cluster-up NODES=8 PROJECT={cluster.project}"
+    assert f"NODES=8: the cluster has 4; `{hint}` makes it larger" in out
 
 
 def test_a_part_of_the_cluster_will_do(cluster, tmp_path):
@@ -161,7 +162,7 @@ def test_a_part_of_the_cluster_will_do(cluster, tmp_path):
 def test_a_cluster_of_an_older_image_is_refused(cluster, monkeypatch):
     monkeypatch.setattr(docker_runtime, "code_hash", lambda: "0" * 64)
     runtime = docker_runtime.DockerRuntime.find(cluster.project, required=True)
-    with pytest.raises(UserError, match=r"older image .* `make cluster-up` rebuilds it"):
+    with pytest.raises(UserError, match=rf"older image .* `make cluster-up PROJECT={cluster.project}` rebuilds it"):
         runtime.preflight(RunSpec(), Conditions())
 
 

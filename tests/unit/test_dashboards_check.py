@@ -140,7 +140,7 @@ def test_no_run_and_no_prometheus_are_said(prometheus, capsys, monkeypatch):
     assert say(capsys) == (2, "", "syncbed: Prometheus has seen no run yet: make run SYNC=ddp STEPS=100 is one\n")
     monkeypatch.setattr("monitor.cluster.urls", lambda *_: {})
     code, _, err = say(capsys, "PROJECT=mine")
-    assert (code, err) == (2, "syncbed: no Prometheus runs in cluster mine: make cluster-up starts one\n")
+    assert (code, err) == (2, "syncbed: no Prometheus runs in cluster mine: make cluster-up PROJECT=mine starts one\n")
 
 
 def test_a_query_that_prometheus_refuses_is_named(monkeypatch):

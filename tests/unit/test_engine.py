@@ -1,13 +1,18 @@
 """The Docker engine that cannot be used: said in one line, soon, and what would do."""
 
+import ast
+import re
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from monitor import cli, engine
+from monitor.conditions import Conditions
 from monitor.errors import NoEngine, UserError
 from monitor.runtime.docker import DockerRuntime
+from trainer.spec import RunSpec
 
 
 @pytest.fixture
@@ -80,3 +85,25 @@ def test_a_docker_host_that_cannot_be_is_one_line(host, monkeypatch):
     with pytest.raises(UserError) as told:
         engine.connect()
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(("project", "words"), [("syncbed", ""), ("mine", " PROJECT=mine")])
+def test_what_would_help_is_told_for_the_cluster_that_was_named(project, words):
+    with pytest.raises(UserError) as told:
+        DockerRuntime(SimpleNamespace(api=None), project, {}).preflight(RunSpec(nodes=3, batch=3), Conditions())
+    assert str(told.value) == f"NODES=3: the cluster has 0; `make cluster-up NODES=3{words}` makes it larger"
+
+
+def test_no_hint_forgets_which_cluster_it_is_about():
+    forgetful = []
+    for path in sorted((engine.ROOT / "monitor").rglob("*.py")):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        inner = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+        inner |= {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # docstrings
+        for node in nodes:
+            said = (
+                ast.unparse(node) if isinstance(node, (ast.JoinedStr, ast.Constant)) and id(node) not in inner else ""
+            )
+            if re.search("make (cluster-|logs)", said) and "words" not in said:
+                forgetful.append(f"{path.name}: {said}")
+    assert forgetful == []

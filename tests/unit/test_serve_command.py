@@ -83,7 +83,7 @@ def test_a_server_of_an_older_image_can_be_stopped_but_not_added_to(monkeypatch,
     place = serve_cluster.ClusterHost(client, "x")
     assert place.port() is None and place.stop() == ["volume x_models"]
     for call in (lambda: place.put(tmp_path, "a"), lambda: place.start(8080)):
-        with pytest.raises(UserError, match="older image; `make cluster-up` rebuilds it"):
+        with pytest.raises(UserError, match="older image; `make cluster-up PROJECT=x` rebuilds it"):
             call()
 
 
