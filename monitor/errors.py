@@ -5,6 +5,7 @@ from collections.abc import Collection
 from trainer.spec import unknown
 
 BAD_INPUT, FAILED = 2, 1
+_READ_FROM_THE_CLUSTER = ("PROMETHEUS_PORT", "GRAFANA_PORT")  # settings of `make cluster-up`
 
 
 class UserError(Exception):
@@ -34,5 +35,7 @@ class RunFailed(UserError):
 def refuse_unknown(settings: dict[str, str], known: Collection[str]) -> None:
     """Raises UserError for the first setting that `known` does not name."""
     for name, value in settings.items():
+        if name in _READ_FROM_THE_CLUSTER and name not in known:
+            raise UserError(f"{name}={value}: leave it out: the port is read from the cluster, PROJECT= says which")
         if name not in known:
             raise UserError(f"{name}={value}: {unknown(name, known)}")

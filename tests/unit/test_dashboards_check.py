@@ -127,6 +127,7 @@ def test_only_what_depends_on_the_run_may_be_empty():
     [
         (["RUN=c"], "RUN=c: Prometheus knows no such run; the latest are 20260101-000000-a, 20260101-001000-b"),
         (["SYNC=ddp"], "SYNC=ddp: no such setting"),
+        (["PROMETHEUS_PORT=9191"], "PROMETHEUS_PORT=9191: leave it out: the port is read from the cluster"),
     ],
 )
 def test_bad_input_is_one_line(prometheus, capsys, words, says):
