@@ -23,6 +23,7 @@ endif
 $(error $(STRAY): not a target; $(WOULD))
 endif
 
+export MAKECMDGOALS
 PYTHON ?= python3
 export PYTHON
 UV := .venv/bin/uv pip install --quiet --compile-bytecode --python .venv/bin/python

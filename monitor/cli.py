@@ -148,11 +148,11 @@ def settings_of(command: str) -> dict[str, str]:
         from monitor.serve import STOP_SETTINGS
 
         return STOP_SETTINGS
-    if command == "logs":
-        from monitor.cluster_settings import LOG_SETTINGS
+    if command in ("down", "logs"):
+        from monitor.cluster_settings import DOWN_SETTINGS, LOG_SETTINGS
 
-        return LOG_SETTINGS
-    of_the_cluster = ("up", "down", "status", "doctor", "clean")
+        return DOWN_SETTINGS if command == "down" else LOG_SETTINGS
+    of_the_cluster = ("up", "status", "doctor", "clean")
     place = "monitor.cluster_settings" if command in of_the_cluster else COMMANDS[command][0].split(":")[0]
     return import_module(place).SETTINGS
 

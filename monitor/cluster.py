@@ -13,7 +13,15 @@ from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 
 from monitor import engine, images, limits, mending
-from monitor.cluster_settings import LOG_SETTINGS, SETTINGS, SHM_BYTES, ClusterSettings, check_port, project
+from monitor.cluster_settings import (
+    DOWN_SETTINGS,
+    LOG_SETTINGS,
+    SETTINGS,
+    SHM_BYTES,
+    ClusterSettings,
+    check_port,
+    project,
+)
 from monitor.engine import PROJECT_LABEL, ROLE_LABEL
 from monitor.errors import RunFailed, UserError, refuse_unknown
 from monitor.images import say
@@ -77,7 +85,11 @@ def up(settings: dict[str, str], args) -> int:
 
 def down(settings: dict[str, str], args) -> int:
     """Remove the project's containers, network and volumes, and say which."""
-    refuse_unknown(settings, SETTINGS)  # the words of `up` are welcome: whoever typed them for up may repeat them
+    if "cluster-up" not in os.environ.get("MAKECMDGOALS", "").split():  # `make cluster-down cluster-up NODES=2`
+        for word, value in settings.items():
+            if word in SETTINGS and word not in DOWN_SETTINGS:
+                raise UserError(f"{word}={value}: a cluster goes down whole; PROJECT= says which one")
+    refuse_unknown(settings, SETTINGS)
     name = project(settings)
     client = engine.connect()
     with engine.guard(), alone(name, f"cluster {name}", needed=False):

@@ -22,6 +22,7 @@ SETTINGS = {
     "GRAFANA_PORT": "port of Grafana on 127.0.0.1",
     **images.SETTINGS,
 }
+DOWN_SETTINGS = {"PROJECT": SETTINGS["PROJECT"]}
 LOG_SETTINGS = {**SETTINGS, "NODE": "one service, such as trainer-2", "FOLLOW": "1: go on until Ctrl-C"}
 DEFAULT_PORTS = {"PROMETHEUS_PORT": 9090, "GRAFANA_PORT": 3000}
 

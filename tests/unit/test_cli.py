@@ -116,7 +116,8 @@ def test_a_word_without_a_name_is_refused():
 
 
 TAKES = {
-    **dict.fromkeys(("up", "down", "status", "doctor", "clean"), ("NODES", "PROJECT", "CA_BUNDLE")),
+    **dict.fromkeys(("up", "status", "doctor", "clean"), ("NODES", "PROJECT", "CA_BUNDLE")),
+    "down": ["PROJECT"],
     "logs": ["NODE", "FOLLOW", "PROJECT"],
     "images": ["BASE_IMAGE"],
     **dict.fromkeys(("run", "where"), ("SYNC", "RUNTIME")),

@@ -88,6 +88,14 @@ def test_the_settings_are_those_typed(folder):
         assert make_settings(call[2]) == {"SYNC": value, "MODEL": "vgg11"}
 
 
+def test_a_command_knows_what_follows_it(folder):
+    calls, done = make(folder, "cluster-down", "cluster-up", "NODES=2")
+    assert done.returncode == 0, done.stderr
+    assert [(call[1][0], call[2]["MAKECMDGOALS"]) for call in calls] == [
+        ("down", "cluster-down cluster-up"), ("up", "cluster-down cluster-up"),
+    ]  # fmt: skip
+
+
 def test_a_wheel_index_is_one_argument(folder):
     calls, _ = make(folder, "torch", "WHEEL_INDEX=http://a b", ready=[".ready"])
     (uv,) = [arguments for program, arguments, _ in calls if program == "uv"]
