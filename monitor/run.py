@@ -20,7 +20,7 @@ NOT_IN_SPEC = {
     "RUNTIME": "docker or local; default: docker where a cluster is up",
     "PROJECT": "name of the cluster; default: syncbed",
     "DATA_DIR": "a folder that holds the data set in its public layout, in place of a download",
-    "DATA_CACHE": "folder of prepared data sets; default: data",
+    "DATA_CACHE": data.SETTINGS["DATA_CACHE"],
     "RUNS_DIR": "folder of results; default: runs",
     "PAGES": "0: leave out report.html and report.md; default: 1",
     **SETTINGS,

@@ -21,6 +21,7 @@ CACHE = Path("data")  # beside runs/, in the folder where syncbed is run
 SETTINGS = {
     "DATA": "which data set: " + ", ".join(DATA),
     "DATA_DIR": "a folder that holds it in its public layout, in place of a download",
+    "DATA_CACHE": "folder of prepared data sets; default: data",
     "MODEL": "the model it is for, which decides the shape of synthetic images",
     "SEED": "seed of synthetic images",
 }
@@ -117,7 +118,7 @@ def command(settings: dict[str, str], args) -> int:
         "seed": int(seed),
         "shape": shape,
         "data_dir": folder(settings),
-        "cache": CACHE,
+        "cache": Path(settings.get("DATA_CACHE", CACHE)),
         "say": partial(print, file=sys.stderr if args.json else sys.stdout),
         "verify": True,
     }

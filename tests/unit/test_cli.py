@@ -121,7 +121,7 @@ TAKES = {
     "logs": ["NODE", "FOLLOW", "PROJECT"],
     "images": ["BASE_IMAGE"],
     **dict.fromkeys(("run", "where"), ("SYNC", "RUNTIME")),
-    "data": ["DATA", "DATA_DIR", "MODEL", "SEED"],
+    "data": ["DATA", "DATA_DIR", "DATA_CACHE", "MODEL", "SEED"],
     **dict.fromkeys(("runs", "show", "report", "export"), ("RUNS_DIR",)),
     "rm": ["RUN", "RUNS_DIR"],
     "serve": ["RUN", "NAME", "PORT", "MAX_BATCH", "RUNTIME"],

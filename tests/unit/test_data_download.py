@@ -217,6 +217,12 @@ def test_the_data_command(here, capsys):
     assert labels.read_bytes() == right
 
 
+def test_the_data_command_prepares_where_a_run_will_look(here, capsys):
+    assert command({"DATA": "synthetic", "SEED": "5", "DATA_CACHE": "elsewhere"}, SimpleNamespace(json=False)) == 0
+    assert capsys.readouterr().out.startswith("synthetic: elsewhere/synthetic-3x32x32-s5\n")
+    assert not (here / "data").exists()
+
+
 def test_the_data_command_makes_what_a_model_wants(here, capsys):
     assert command({"DATA": "synthetic", "MODEL": "cnn5", "SEED": "5"}, SimpleNamespace(json=False)) == 0
     assert capsys.readouterr().out.startswith(
