@@ -35,14 +35,14 @@ RESTARTED = "restarted"
 
 @dataclass(frozen=True)
 class Column:
-    """A figure of every group: its heading with the unit, how many decimals, and how it is had.
+    """A figure of every group: its heading with the unit, how it is shown, and how it is had.
 
     `interval`: whether tables show how far off it may be.
     """
 
     name: str
     heading: str
-    places: int
+    places: tables.Places
     figure: Callable[[Group, Group | None], Estimate | float | str | None]  # of a group and its baseline
     interval: bool = False
 
@@ -85,7 +85,7 @@ def outcome_columns() -> list[Column]:
         Column("node_seconds", "node-s", 1, mean_of(figures.node_seconds)),
         Column("train_loss", "train loss", 3, mean_of(lambda result: result["train_loss"])),
         Column("test_loss", "test loss", 3, mean_of(lambda result: result["test_loss"])),
-        Column("test_accuracy", "accuracy", 3, mean_of(lambda result: result["test_accuracy"])),
+        Column("test_accuracy", "accuracy", tables.PER_CENT, mean_of(lambda result: result["test_accuracy"])),
     ]
 
 

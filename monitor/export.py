@@ -35,7 +35,7 @@ def command(settings: dict[str, str], args) -> int:
         print(json.dumps({"path": str(folder), **about}))
     else:
         accuracy = about["metrics"]["test_accuracy"]
-        scored = "not scored" if accuracy is None else f"test accuracy {accuracy:.4f}"
+        scored = "not scored" if accuracy is None else f"test accuracy {summary.share(accuracy)}"
         print(f"{about['model']} of step {about['step']}, {len(about['classes'])} classes, {scored}: {folder}")
     return 0
 

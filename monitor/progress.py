@@ -10,7 +10,7 @@ from rich.table import Table
 from monitor.faults import AT_ONCE
 from monitor.recovery import sentence
 from monitor.results import joined_loss
-from monitor.summary import number
+from monitor.summary import number, share
 from trainer import events
 
 BF16_PARAMETERS = 1_000_000  # in a smaller model arithmetic is too little of a step for bf16 to show
@@ -61,7 +61,7 @@ class Progress:
             case events.Monitored():
                 self._state[event.rank] = "evaluating"
                 if not self._live:
-                    scored = f"loss {number(event.loss, 3)}, accuracy {event.accuracy:.3f}"
+                    scored = f"loss {number(event.loss, 3)}, accuracy {share(event.accuracy)}"
                     updates = "" if event.updates is None else f", {event.updates} updates"
                     self._console.print(f"evaluation at step {event.step}{updates}: {scored}", highlight=False)
             case events.Checkpoint():
@@ -127,7 +127,7 @@ class Progress:
                 cells = (
                     f"{step.step}/{self._total}",
                     number(step.loss, 3),
-                    number(step.accuracy, 3),
+                    share(step.accuracy),
                     number(step.samples / step.step_seconds, 1),
                     number(step.step_seconds, 3),
                     number(self._left(step), 0),

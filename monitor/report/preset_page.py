@@ -11,7 +11,7 @@ from monitor.report.load import load
 from monitor.report.nodes import over_time as nodes_over_time
 from monitor.report.page import Page, Section
 from monitor.report.plots import Lines, Series
-from monitor.report.tables import Table
+from monitor.report.tables import PER_CENT, Table
 
 
 def reproduced_page(made) -> Page:
@@ -91,7 +91,7 @@ def losses(groups: list[Group], name: str, every: int) -> list:
                 rows.append([group.label, step, seconds, loss, accuracy])
         series.append(Series(group.label, [p[0] for p in joined], [p[2] for p in joined]))
     headings = ["", "step", "s since the first step began", "loss", "accuracy"]
-    table = Table(name, f"Loss of the joined batch each {every} steps", headings, rows, [None, None, 2, 4, 3])
+    table = Table(name, f"Loss of the joined batch each {every} steps", headings, rows, [None, None, 2, 4, PER_CENT])
     return [table, Lines(f"{name}-curve", "Training loss", "step", "loss", series, whole_x=True)] if rows else []
 
 
@@ -178,7 +178,7 @@ def competition(groups: list[Group], name: str) -> list[Table]:
                 rows.append([rank["rank"], result["test_loss"], result["test_accuracy"], group.spec["lr"], wall])
     headings = ["Rank", "Loss/Validation", "Accuracy/Validation", "Learning Rate", "Wall Time (s)"]
     note = "Replicas are alike, so that loss and accuracy are of all ranks; the test set is counted once."
-    return [Table(name, "Competition run", headings, rows, [None, 4, 4, 4, 1], [note])] if rows else []
+    return [Table(name, "Competition run", headings, rows, [None, 4, PER_CENT, 4, 1], [note])] if rows else []
 
 
 def just_speed_up(groups: list[Group], name: str, what: str) -> list:
@@ -192,7 +192,7 @@ def just_speed_up(groups: list[Group], name: str, what: str) -> list:
         rows.append([group.label, seconds and seconds.value, found or None, accuracy and accuracy.value])
     headings = ["", "training s", "speed-up", "test accuracy"]
     title = f"Speed-up ({sweep_page.RATES[what]}) and accuracy"
-    return [Table(name, title, headings, rows, [None, 2, 2, 3]), *sweep_page.speed_up(groups, name, what)]
+    return [Table(name, title, headings, rows, [None, 2, 2, PER_CENT]), *sweep_page.speed_up(groups, name, what)]
 
 
 KINDS = {

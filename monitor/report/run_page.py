@@ -7,7 +7,7 @@ from monitor.report import nodes
 from monitor.report.load import Run
 from monitor.report.page import Page, Printed, Section
 from monitor.report.plots import Bars, Lines, Matrix, Series
-from monitor.report.tables import Table
+from monitor.report.tables import PER_CENT, Table
 from monitor.results import joined_loss
 from monitor.summary import number, share
 from trainer.events import PHASES
@@ -178,7 +178,7 @@ def evaluations(run: Run) -> list[Table]:
     scores = run.result.get("evaluations") or []
     rows = [[score["step"], score["seconds"], score["loss"], score["accuracy"]] for score in scores]
     headings = ["step", "s since the command", "test loss", "test accuracy"]
-    return [Table("evaluations", "Scores on the test set", headings, rows, [None, 1, 4, 4])] if rows else []
+    return [Table("evaluations", "Scores on the test set", headings, rows, [None, 1, 4, PER_CENT])] if rows else []
 
 
 def classes(result: dict, suffix: str = "", of: str = "") -> list:

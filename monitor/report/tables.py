@@ -5,20 +5,22 @@ import io
 from dataclasses import dataclass, field
 
 from monitor.estimate import Estimate
-from monitor.summary import number
+from monitor.summary import number, share
 
 Value = str | float | int | Estimate | None
+PER_CENT = "%"
+Places = int | str | None  # how a column is shown: its decimals, PER_CENT for a share of one, None for text and counts
 
 
 @dataclass(frozen=True)
 class Table:
-    """`name`: of its file. `headings` hold units. `places`: decimals of each column; None for text and counts."""
+    """`name`: of its file. `headings` hold units. `places`: of each column."""
 
     name: str
     title: str
     headings: list[str]
     rows: list[list[Value]]
-    places: list[int | None] = field(default_factory=list)
+    places: list[Places] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self):
@@ -75,12 +77,14 @@ def spread(value: Estimate, places: int) -> str:
     return number(value.value, places) + span
 
 
-def text(value: Value, places: int | None) -> str:
+def text(value: Value, places: Places) -> str:
     """A value as it is shown; a dash is one that is not known."""
     if value is None:
         return "-"
     if isinstance(value, str):
         return value
+    if places == PER_CENT:
+        return share(value.value if isinstance(value, Estimate) else value)
     if isinstance(value, Estimate):
         return spread(value, places or 0)
     if places is None:

@@ -5,12 +5,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 from test_figures import result
 
-from monitor import compare, results
+from monitor import compare, results, summary
 from monitor.errors import UserError
 from monitor.figures import Group
+from monitor.progress import Progress
 from monitor.report.tables import text
+from trainer.events import Monitored
 
 ARGS = SimpleNamespace(json=False)
 
@@ -57,6 +60,18 @@ def test_the_table_shows_intervals_where_there_are_some():
     (row,) = compare.rows([labelled("x", result(1.0))])
     assert text(compare.shown(row["step_seconds"], column), column.places) == "1.000"
     assert text(compare.shown(None, column), column.places) == "-"
+
+
+def test_an_accuracy_is_told_in_one_way_everywhere():
+    (column,) = [column for column in compare.outcome_columns() if column.name == "test_accuracy"]
+    for group in (labelled("x", result(test_accuracy=0.9555)), labelled("x", *[result(test_accuracy=0.9555)] * 2)):
+        (row,) = compare.rows([group])
+        shown = compare.shown(row["test_accuracy"], column)
+        assert shown == 0.9555 and text(shown, column.places) == summary.share(0.9555) == "95.5 %"
+    assert text(None, column.places) == "-"
+    say = Console(record=True, width=200)
+    Progress(say, ["a"], 1).take(Monitored(rank=0, step=2, updates=None, samples=4, loss=1.0, accuracy=0.9555))
+    assert say.export_text() == "evaluation at step 2: loss 1.000, accuracy 95.5 %\n"
 
 
 def test_every_report_has_its_columns():

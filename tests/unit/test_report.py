@@ -107,6 +107,7 @@ class TestNumbers:
         assert (by_steps.x, by_steps.y) == ([2], [2.2])
         assert by_seconds.x == [1.5]  # 2 s of start-up
         assert page.named(Table)["evaluations"].rows == [[2, 3.5, 2.2, 0.6]]
+        assert page.named(Table)["evaluations"].texts() == [["2", "3.5", "2.2000", "60.0 %"]]
 
     def test_staleness_of_each_rank(self, tmp_path):
         folder = write_run(tmp_path / "runs" / "r")

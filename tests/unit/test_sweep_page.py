@@ -116,9 +116,11 @@ def test_every_kind_of_table_of_a_report(made, tmp_path):
     assert resources.rows[1] == [2, 12, 101_000_000, 50.0, 20_000_000, 10_000_000]
     competition = tables[f"competition-{number['competition']}"]
     assert competition.rows[-1] == [1, 1.25, 5 / 6, 0.01, pytest.approx(2.4)]
+    assert competition.texts()[-1] == ["1", "1.2500", "83.3 %", "0.0100", "2.4"]
     losses = tables[f"losses-{number['losses']}"]
     assert [row[:2] for row in losses.rows] == [["one", 1], ["one", 4], ["two", 1], ["two", 4]]
     assert losses.rows[3][3] == pytest.approx(1.5)
+    assert all(table.texts()[-1][-1].endswith(" %") for table in (losses, tables[f"speed_up-{number['speed_up']}"]))
     nodes = tables[f"nodes-{number['nodes']}-2"]
     assert nodes.rows[-1][1] == "mean of the workers"
     curve = page.named(Plot)[f"curves-{number['curves']}-loss"].series[1]
