@@ -2,9 +2,11 @@
 
 import struct
 import threading
+import time
 from contextlib import suppress
 from queue import Queue
 
+from docker.errors import NotFound
 from docker.utils import socket as docker_socket
 
 from monitor import engine
@@ -12,6 +14,9 @@ from monitor.errors import UserError
 from monitor.runtime.base import Lines, RankHandle, Said
 
 PYTHON = "python"
+KILLED, STOPPED = "its launcher was killed", "its node stopped or the engine went away"
+REMOVED = "its node was taken away, as cluster-down does"
+SETTLE_SECONDS = 1.0  # until the engine knows that a node has ended, whose launcher has ended with it
 STREAMS = {docker_socket.STDOUT: "stdout", docker_socket.STDERR: "stderr"}
 
 
@@ -24,15 +29,26 @@ class Execution:
 
     def gone(self) -> str:
         """Why it is."""
+        until = time.monotonic() + SETTLE_SECONDS
         with suppress(UserError), engine.guard():
-            said = self._container.client.api.exec_inspect(self._exec_id)
+            while (why := self._why()) == KILLED and time.monotonic() < until:
+                time.sleep(0.05)
+            return why
+        return STOPPED
+
+    def _why(self) -> str:
+        """As far as the engine knows by now."""
+        try:
             self._container.reload()
-            if self._container.status == "running" and _since(self._container) != self._node_since:
+        except NotFound:
+            return REMOVED
+        if self._container.status == "running":
+            if _since(self._container) != self._node_since:
                 return "its node was restarted"
-            if self._container.status == "running" and not said["Running"]:
-                code = said["ExitCode"]
-                return "its launcher was killed" if code == 137 else f"its launcher ended with exit code {code}"
-        return "its node stopped or the engine went away"
+            said = self._container.client.api.exec_inspect(self._exec_id)
+            if not said["Running"]:
+                return KILLED if said["ExitCode"] == 137 else f"its launcher ended with exit code {said['ExitCode']}"
+        return REMOVED if self._container.status == "removing" else STOPPED
 
     def end(self) -> None:
         """Kill it and its rank. It may be stopped: then it does not see that we are gone, and would hold the node."""

@@ -9,6 +9,7 @@ import docker
 import pytest
 
 from monitor.errors import UserError
+from monitor.runtime import docker_rank
 from monitor.runtime.docker import DockerRuntime
 from monitor.runtime.docker_rank import DockerRank, Execution
 
@@ -45,6 +46,34 @@ def test_a_launcher_that_has_ended_is_left_alone(attached):
     assert calls == []
 
 
+@pytest.fixture
+def node(monkeypatch):
+    """A running node; `looks` are what comes of it each time it is looked at: another status, or an error."""
+    monkeypatch.setattr(docker_rank, "SETTLE_SECONDS", 0.0)
+    made = SimpleNamespace(status="running", attrs={"State": {"StartedAt": "2026-01-31T23:59:59.1Z"}}, looks=[])
+    made.said = {"Running": False, "ExitCode": 137}
+    made.client = SimpleNamespace(api=SimpleNamespace(exec_inspect=lambda number: made.said))
+
+    def reload():
+        look = made.looks.pop(0) if made.looks else made.status
+        if isinstance(look, Exception):
+            raise look
+        made.status = look
+
+    made.reload = reload
+    return made
+
+
+@pytest.mark.parametrize(
+    "looks", [["removing"], [docker.errors.NotFound("")], ["running", "running", "removing"], ["running", "gone"]]
+)
+def test_a_node_that_was_taken_away_is_told_though_the_engine_knows_it_a_moment_later(node, monkeypatch, looks):
+    """`cluster-down` kills all nodes at once: each launcher is killed first, as far as the engine can say."""
+    monkeypatch.setattr(docker_rank, "SETTLE_SECONDS", 30.0)
+    node.looks = [docker.errors.NotFound("") if look == "gone" else look for look in looks]
+    assert Execution(node, "x", "run").gone() == "its node was taken away, as cluster-down does"
+
+
 @pytest.mark.parametrize(
     ("status", "running", "why"),
     [
@@ -53,17 +82,13 @@ def test_a_launcher_that_has_ended_is_left_alone(attached):
         ("running", True, "its node stopped or the engine went away"),
     ],
 )
-def test_why_a_launcher_is_gone(status, running, why):
-    api = SimpleNamespace(exec_inspect=lambda number: {"Running": running, "ExitCode": 137})
-    attrs = {"State": {"StartedAt": "2026-01-31T23:59:59.1Z"}}
-    container = SimpleNamespace(client=SimpleNamespace(api=api), status=status, reload=lambda: None, attrs=attrs)
-    assert Execution(container, "x", "run").gone() == why
+def test_why_a_launcher_is_gone(node, status, running, why):
+    node.looks, node.said = [status], {"Running": running, "ExitCode": 137}
+    assert Execution(node, "x", "run").gone() == why
 
 
-def test_a_launcher_whose_node_was_started_anew_was_not_killed_by_itself():
+def test_a_launcher_whose_node_was_started_anew_was_not_killed_by_itself(node):
     """Docker restarts a node that died, or a fault did: the launcher's exit code alone would blame the launcher."""
-    node = SimpleNamespace(status="running", attrs={"State": {"StartedAt": "2026-01-31T23:59:59.1Z"}})
-    node.client = SimpleNamespace(api=SimpleNamespace(exec_inspect=lambda number: {"Running": False, "ExitCode": 137}))
     node.reload = lambda: setattr(node, "attrs", {"State": {"StartedAt": "2026-02-01T00:00:07.1Z"}})
     assert Execution(node, "x", "run").gone() == "its node was restarted"
 
@@ -74,7 +99,7 @@ def test_an_engine_that_went_away_is_no_further_error():
 
     state = {"State": {"StartedAt": ""}}
     api = SimpleNamespace(exec_inspect=gone)
-    container = SimpleNamespace(client=SimpleNamespace(api=api), exec_run=gone, attrs=state)
+    container = SimpleNamespace(client=SimpleNamespace(api=api), exec_run=gone, attrs=state, reload=gone)
     execution = Execution(container, "x", "run")
     assert execution.gone() == "its node stopped or the engine went away"
     execution.end()
