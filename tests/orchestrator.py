@@ -80,6 +80,16 @@ class Orchestrator:
         """What result.json says."""
         return json.loads((self.run / "result.json").read_text())
 
+    def weights(self) -> dict[str, str]:
+        """Digests of its last checkpoint's model, by parameter."""
+        import torch  # most tests of runs need none here
+
+        from trainer.checkpoint_folder import complete_ones
+        from trainer.state import digest
+
+        model = torch.load(complete_ones(self.run / "checkpoints")[-1] / "model.pt", weights_only=True)["model"]
+        return {name: digest(value) for name, value in model.items()}
+
     def warnings(self) -> list[str]:
         """The result's warnings, but for scrapes that came late: on a starved machine they do, and it is true."""
         late = ("metrics.csv has no rows for", "metrics.csv lacks its end")

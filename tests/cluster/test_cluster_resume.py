@@ -1,10 +1,8 @@
 """Checkpoints come out of the cluster and go back in: a run that lost a node's rank goes on to the same weights."""
 
-import torch
 from orchestrator import Orchestrator
 
 from trainer.checkpoint_folder import complete_ones, verify
-from trainer.state import digest
 
 SPEC = {"BATCH": 15, "STEPS": 16, "EVERY": 4, "NODES": 3, "LR": 0.01}  # seconds are left after the first checkpoint
 
@@ -13,16 +11,11 @@ def start(cluster, folder, **settings):
     return Orchestrator(folder, RUNTIME="docker", PROJECT=cluster.project, **settings)
 
 
-def weights(run) -> dict[str, str]:
-    model = torch.load(complete_ones(run.run / "checkpoints")[-1] / "model.pt", weights_only=True)["model"]
-    return {name: digest(value) for name, value in model.items()}
-
-
 def test_a_killed_run_goes_on_in_the_cluster_and_ends_as_one_that_was_not(cluster, tmp_path):
     undisturbed = start(cluster, tmp_path, **SPEC, TENSORBOARD=1)
     code, out = undisturbed.finish()
     assert code == 0, out
-    expected, first = weights(undisturbed), undisturbed.result()
+    expected, first = undisturbed.weights(), undisturbed.result()
     assert undisturbed.warnings() == []
     folders = complete_ones(undisturbed.run / "checkpoints")
     assert [kept["path"] for kept in first["checkpoints"]] == [f"checkpoints/{folder.name}" for folder in folders]
@@ -44,5 +37,5 @@ def test_a_killed_run_goes_on_in_the_cluster_and_ends_as_one_that_was_not(cluste
     code, out = resumed.finish()
     assert code == 0, out
     assert resumed.result()["resumed_from"] == {"run": before, "step": 4 * done}
-    assert weights(resumed) == expected
+    assert resumed.weights() == expected
     assert cluster.node(0).exec_run(["ls", "/runs"]).output == b""

@@ -5,23 +5,13 @@ import signal
 import subprocess
 
 import pytest
-import torch
 from orchestrator import wait_until
 from test_cluster_runs import LONG, nothing_left, start
 from testbed import syncbed
 
-from trainer.checkpoint_folder import complete_ones
-from trainer.state import digest
-
 SMALL = {"NODES": 2, "MODEL": "cnn3"}
 EXACT = {**SMALL, "STEPS": 200, "EVERY": 50}
 END_AGENT = ["sh", "-c", "kill -KILL $(cat /proc/1/task/1/children)"]  # the container ends with its main process
-
-
-def weights(run) -> dict[str, str]:
-    """Digests of the run's last model."""
-    model = torch.load(complete_ones(run.run / "checkpoints")[-1] / "model.pt", weights_only=True)["model"]
-    return {name: digest(value) for name, value in model.items()}
 
 
 def healthy(service):
@@ -45,7 +35,7 @@ def test_a_node_that_goes_away_is_waited_for_and_the_weights_are_an_undisturbed_
     assert restart["kind"] in ("killed", "lost")
     assert restart["from_step"] in (50, 100, 150)
     assert "rank 1 (trainer-1)" in restart["message"]
-    assert weights(run) == weights(usual)
+    assert run.weights() == usual.weights()
     for field in ("test_accuracy", "train_loss", "distinct_samples", "samples_seen", "synchronisations"):
         assert result[field] == usual.result()[field], field
     assert [rank["sent_bytes"] for rank in result["ranks"]] == [r["sent_bytes"] for r in usual.result()["ranks"]]

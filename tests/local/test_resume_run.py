@@ -7,11 +7,9 @@ import signal
 from pathlib import Path
 
 import pytest
-import torch
 from orchestrator import Orchestrator, processes_of, wait_until
 
 from trainer.checkpoint_folder import complete_ones, read
-from trainer.state import digest
 
 STEPS = 6
 
@@ -26,12 +24,6 @@ def resume(folder, *, ended: int = 0, **settings):
     code, run.out = run.finish()
     assert code == ended, run.out
     return run
-
-
-def weights(run) -> dict[str, str]:
-    """Digests of the last model of a run."""
-    model = torch.load(complete_ones(run.run / "checkpoints")[-1] / "model.pt", weights_only=True)["model"]
-    return {name: digest(value) for name, value in model.items()}
 
 
 @pytest.fixture
@@ -64,7 +56,7 @@ def test_a_run_killed_after_a_checkpoint_goes_on_from_it(folder, undisturbed):
     assert result["resumed_from"] == {"run": before, "step": steps[-1]}
     assert f"going on from step {steps[-1]} of run {before}" in run.out
     assert [s["step"] for s in run.events("step", 1)] == list(range(steps[-1] + 1, STEPS + 1))
-    assert weights(run) == weights(undisturbed)
+    assert run.weights() == undisturbed.weights()
     for field in (
         "test_accuracy",
         "test_loss",
@@ -88,7 +80,7 @@ def test_a_run_killed_while_it_writes_a_checkpoint_goes_on_from_the_one_before(f
     assert [kept["step"] for kept in killed.result()["checkpoints"]] == [2]
     run = resume(folder)
     assert run.result()["resumed_from"] == {"run": before, "step": 2}
-    assert weights(run) == weights(undisturbed)
+    assert run.weights() == undisturbed.weights()
 
 
 def test_a_run_that_ended_goes_on_further_and_what_does_not_fit_is_refused(folder, undisturbed):
@@ -105,5 +97,5 @@ def test_a_run_that_ended_goes_on_further_and_what_does_not_fit_is_refused(folde
     assert sorted(path.name for path in short.runs.iterdir()) == sorted([first, "latest"])  # nothing was begun
     run = resume(folder, STEPS=STEPS, EVERY=2, DEADLINE=60)
     assert run.result()["resumed_from"] == {"run": first, "step": 4}
-    assert weights(run) == weights(undisturbed)
+    assert run.weights() == undisturbed.weights()
     assert json.loads((run.run / "spec.json").read_text())["steps"] == STEPS
