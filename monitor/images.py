@@ -30,6 +30,7 @@ PROMETHEUS_IMAGE = "prom/prometheus:v3.5.0"
 GRAFANA_IMAGE = "grafana/grafana:12.1.1"
 DEBIAN_BASE = "syncbed-debian:bookworm"  # built here, from packages
 DEBIAN_PROMETHEUS = "syncbed-prometheus-debian:bookworm"
+_HEALTH = ("images/healthy.sh", "images/http-ok.sh")  # what health checks run
 _CODE_FOLDERS = ("trainer", "monitor", "serving")
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
 
@@ -82,14 +83,14 @@ def ensure(client: DockerClient, settings: dict[str, str], ask_again: bool = Fal
         say(f"grafana is left out, {GRAFANA_IMAGE} cannot be pulled ('make images' tries again); all else works")
 
     index = settings.get("WHEEL_INDEX", "")
-    key = _key(client, base, index, ca, _digest("images/trainer", "images/healthy.sh", *_CODE_FOLDERS))
+    key = _key(client, base, index, ca, _digest("images/trainer", *_HEALTH, *_CODE_FOLDERS))
     trainer = _image(
         client,
         f"syncbed-trainer:{key}",
         "images/trainer/Dockerfile",
         {"BASE_IMAGE": base, "WHEEL_INDEX": index, "CODE": code_hash()},
     )
-    key = _key(client, prometheus_base, _digest("images/prometheus", "images/healthy.sh"))
+    key = _key(client, prometheus_base, _digest("images/prometheus", *_HEALTH))
     prometheus = _image(
         client, f"syncbed-prometheus:{key}", "images/prometheus/Dockerfile", {"PROMETHEUS_IMAGE": prometheus_base}
     )

@@ -1,6 +1,11 @@
 """Keys of images, the CA bundle, and the way from a registry that does not answer to images from packages."""
 
 import re
+import shutil
+import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -27,7 +32,7 @@ class Engine:
 def checkout(tmp_path, monkeypatch):
     """A checkout of two packages and the files that images are made of; no CA named in the environment."""
     code = ("trainer/a.py", "trainer/sub/b.py", "monitor/c.py", "serving/d.py")
-    for place in (*code, "images/trainer/Dockerfile", "images/healthy.sh"):
+    for place in (*code, "images/trainer/Dockerfile", "images/healthy.sh", "images/http-ok.sh"):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text(place)
     for place in ("images/prometheus/Dockerfile", "grafana/Dockerfile", "compose.yaml", ".build/x"):
@@ -125,6 +130,51 @@ def test_a_change_of_code_rebuilds_the_node_image_only(checkout, built, monkeypa
     assert [dockerfile for dockerfile, _, _ in built.done] == ["images/trainer/Dockerfile"]
     assert second.trainer != first.trainer
     assert (second.prometheus, second.grafana) == (first.prometheus, first.grafana)
+
+
+def test_a_change_of_the_health_checks_request_rebuilds_the_images_that_have_it(checkout, built):
+    built.engine.tags |= {images.PYTHON_IMAGE, images.PROMETHEUS_IMAGE, images.GRAFANA_IMAGE}
+    images.ensure(built.engine, {})
+    built.done.clear()
+    (checkout / "images/http-ok.sh").write_text("changed")
+    images.ensure(built.engine, {})
+    changed = [dockerfile for dockerfile, _, _ in built.done]
+    assert changed == ["images/trainer/Dockerfile", "images/prometheus/Dockerfile"]
+
+
+@pytest.mark.parametrize("tool", ["bash", "wget"])
+@pytest.mark.parametrize(("path", "code"), [("/fine", 0), ("/starting", 1), (None, 1)])
+def test_the_health_checks_request_tells_a_200_from_all_else(tmp_path, tool, path, code):
+    """By Bash, or by wget in an image without Bash; None: nobody listens."""
+    if not shutil.which(tool):
+        pytest.skip(f"{tool} is not installed here")
+    for name in ("sh", "cat", tool):
+        (tmp_path / name).symlink_to(shutil.which(name))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path == "/fine" else 503)
+            self.end_headers()
+            self.wfile.write(b"HTTP/1.1 200 OK\n")  # a body is no status
+
+        def log_message(self, *args):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        if path:
+            thread.start()
+        else:
+            server.server_close()
+        script = Path(__file__).resolve().parents[2] / "images/http-ok.sh"
+        command = ["sh", str(script), str(server.server_port), path or "/fine"]
+        try:
+            done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, timeout=60)
+        finally:
+            if path:
+                server.shutdown()
+                thread.join()
+    assert min(done.returncode, 1) == code, done.stderr
 
 
 def test_an_explicit_base_image_wins_and_must_exist(checkout, built, monkeypatch):

@@ -67,7 +67,9 @@ def test_an_alert_says_how_bad_it_is_and_what_to_do(name):
 
 @pytest.mark.parametrize("name", rules("record"))
 def test_a_recorded_name_says_level_metric_and_operation(name):
-    assert re.fullmatch(r"(node|rank|cluster):syncbed_(node|training)_[a-z_]+:(rate|ratio|mean|max)(\d+[sm])?", name)
+    assert re.fullmatch(
+        r"(node|rank|cluster):syncbed_(node|training)_[a-z_]+:(rate|ratio|mean|max|increase)(\d+[sm])?", name
+    )
 
 
 @pytest.mark.parametrize("name", rules("record") | rules("alert"))
