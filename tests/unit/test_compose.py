@@ -66,6 +66,7 @@ def test_prometheus_is_bounded():
     kept = int(re.search(r"retention\.size=(\d+)MB", command)[1])
     room = int(re.search(r"^/prometheus:.*size=(\d+)m$", "\n".join(SERVICES["prometheus"]["tmpfs"]), re.M)[1])
     assert 2 * kept <= room, "room for all that is kept, and for a block as large that is made of smaller ones"
+    assert SERVICES["prometheus"]["environment"]["GOMAXPROCS"] == str(SERVICES["prometheus"]["cpus"])
     minutes = int(re.search(r"min-block-duration=(\d+)m", command)[1])
     assert minutes <= 15, "what is not in a block yet, up to half as long again, is not counted until it is"
 
