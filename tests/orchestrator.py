@@ -120,12 +120,13 @@ def wait_until(holds: Callable, timeout: float = 90, every: float = 0.05):
     return value
 
 
-def processes_of(run_id: str) -> list[psutil.Process]:
-    """Ranks of this run that live on this machine, in containers too."""
+def processes_of(run_id: str, name: str | None = None) -> list[psutil.Process]:
+    """Processes of this run, and of this name, that live on this machine, in containers too."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("SYNCBED_RUN_ID") == run_id and process.status() != psutil.STATUS_ZOMBIE:
+            of_run = process.environ().get("SYNCBED_RUN_ID") == run_id and process.status() != psutil.STATUS_ZOMBIE
+            if of_run and name in (None, process.name()):
                 found.append(process)
         except psutil.Error:
             continue

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from orchestrator import Orchestrator, wait_until
+from test_strategies import HEADERS, QUIET_BYTES
 
 OF_A_RUN = "grep -lz ^SYNCBED_RUN_ID= /proc/[0-9]*/environ 2>/dev/null || true"
 
@@ -46,7 +47,7 @@ def test_the_interface_carries_what_the_wire_counted(finished):
         assert rank["sent_bytes"] == rank["received_bytes"] == 9_231_114 * 4 * 2 * 2 // 3
         for way in ("sent", "received"):
             counted = rank[f"interface_{way}_bytes"]
-            assert rank[f"{way}_bytes"] <= counted <= 1.05 * rank[f"{way}_bytes"]
+            assert rank[f"{way}_bytes"] <= counted <= HEADERS * rank[f"{way}_bytes"] + QUIET_BYTES
 
 
 @pytest.mark.parametrize(("sign", "kind"), [("KILL", "killed"), ("STOP", "frozen")])

@@ -4,6 +4,7 @@ import re
 import signal
 
 import pytest
+from orchestrator import wait_until
 from test_cluster_runs import LONG, nothing_left, start
 from testbed import syncbed
 
@@ -98,8 +99,8 @@ def test_a_training_step_takes_what_the_slowest_link_lets_through(cluster, tmp_p
     for attempt in range(3):  # on a busy machine a node waits for a core too
         (tmp_path / str(attempt)).mkdir()
         run = start(cluster, tmp_path / str(attempt), RATE="200mbit,100mbit", CONGESTION="reno", **words)
-        run.wait_for("step")
-        assert controls(cluster) == {"reno"}
+        run.wait_for("ready")  # all steps are to come, 3 s each
+        assert wait_until(lambda: controls(cluster)) == {"reno"}
         assert shaped(cluster) == ["200Mbit", "100Mbit"]
         code, out = run.finish()
         assert code == 0, out

@@ -13,11 +13,10 @@ from dataclasses import replace
 from urllib.parse import urlencode
 
 import pytest
-from orchestrator import Orchestrator, wait_until
+from orchestrator import Orchestrator
 from test_monitoring import HOLD, Held, engine_says, run
-from testbed import syncbed
+from testbed import scraped, syncbed
 
-from monitor import prometheus
 from monitor.dashboards import DASHBOARDS
 from monitor.dashboards.check import Query, Window, find, queries, results
 from monitor.training_metrics import KEEP_SECONDS
@@ -72,25 +71,47 @@ def interface(container) -> tuple[int, int]:
     return int(fields[0]), int(fields[8])
 
 
-def scraped(cluster, node: str, since: float) -> None:
-    """Wait until Prometheus holds a scrape of the node that is no older than this."""
-    ask = f'timestamp(up{{node="{node}"}})'
-    wait_until(lambda: any(float(s["value"][1]) >= since for s in prometheus.query(cluster.prometheus_url, ask)))
-
-
 def between_scrapes(cluster, node: str, window: Window) -> Window:
     """From a node's first scrape in the window to its last: over this, rate() has nothing to extrapolate."""
     query = f'syncbed_node_network_receive_bytes_total{{node="{node}"}}[{round(window.end - window.start)}s]'
-    words = urlencode({"query": query, "time": window.end})
-    (series,) = get(f"{cluster.prometheus_url}/api/v1/query?{words}")["data"]["result"]
+    (series,) = at(cluster, query, window.end)
     first, last = (series["values"][i][0] for i in (0, -1))
     return replace(window, start=first - 0.001, end=last)
 
 
+def at(cluster, expression: str, when: float) -> list[dict]:
+    """What Prometheus says to a query as of a time."""
+    words = urlencode({"query": expression, "time": f"{when:.3f}"})
+    return get(f"{cluster.prometheus_url}/api/v1/query?{words}")["data"]["result"]
+
+
+def settled(cluster, run: str) -> bool:
+    """Whether rules were worked out, 3 s ago at least, while the last figures of all ranks were there."""
+    name = "cluster:syncbed_training_samples:rate1m"
+    of_run = f'count(syncbed_training_step_seconds_count == {STEPS}) and on () syncbed_training_run_info{{run="{run}"}}'
+    times = {when for series in at(cluster, f"{name}[20s]", time.time() - 3) for when, _ in series["values"]}
+    # A scrape's time is that of its beginning: what rules had, was there a second before.
+    found = ([at(cluster, of_run, when - ago) for ago in (1, 0)] for when in times)
+    return any(all(one and one[0]["value"][1] == str(NODES) for one in both) for both in found)
+
+
 @pytest.fixture(scope="module")
 def trained(cluster, tmp_path_factory):
-    """One run, with the interfaces' counters before and after it."""
-    folder = tmp_path_factory.mktemp("trained")
+    """One run, with the interfaces' counters before and after it, that Prometheus and its rules have seen the end of:
+    on a starved machine scrapes fail. Then another one is done.
+    """
+    for _ in range(3):
+        one = train(cluster, tmp_path_factory.mktemp("trained"))
+        while not (seen := settled(cluster, one.run.name)) and time.time() < one.around.end + KEEP_SECONDS:
+            time.sleep(0.2)
+        if seen:
+            break
+    one.window = find(cluster.prometheus_url, one.run.name)
+    one.steps = {rank: one.events("step", rank) for rank in range(NODES)}
+    return one
+
+
+def train(cluster, folder) -> Orchestrator:
     settings = {"SYNC": "ddp", "MODEL": "logistic", "DATA": "synthetic", "BATCH": 64, "STEPS": STEPS, "PAGES": 0}
     before, began = [interface(node) for node in cluster.nodes], time.time()
     one = Orchestrator(folder, bare=True, RUNTIME="docker", PROJECT=cluster.project, **settings)
@@ -99,9 +120,6 @@ def trained(cluster, tmp_path_factory):
     after, ended = [interface(node) for node in cluster.nodes], time.time()
     one.traffic = [(now[0] - then[0], now[1] - then[1]) for now, then in zip(after, before, strict=True)]
     one.around = Window(one.run.name, began, ended + 2)
-    scraped(cluster, "trainer-3", ended + KEEP_SECONDS + 2)  # rules have seen the last of it
-    one.window = find(cluster.prometheus_url, one.run.name)
-    one.steps = {rank: one.events("step", rank) for rank in range(NODES)}
     return one
 
 
@@ -206,13 +224,20 @@ def test_cpu_is_what_the_engine_counts(cluster):
     def used() -> float:
         return engine_says(node)["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9
 
-    idle = used()
+    def burnt(seconds: float) -> None:
+        """Wait until it has used so much at its limit."""
+        first = used()
+        while used() < first + seconds * cores:
+            time.sleep(0.1)
+            counted.append((time.time(), used()))
+
+    counted = [(time.time(), used())]
     node.exec_run(["bash", "-c", BURN], detach=True)
     try:
-        wait_until(lambda: used() > idle + 3 * cores)  # it is at its limit by then
-        first, began = used(), time.time()
-        wait_until(lambda: used() > first + 10 * cores, 120)
-        second, ended = used(), time.time()
+        burnt(3)  # it is at its limit by then
+        began, first = counted[-1]
+        burnt(10)
+        ended, second = counted[-1]
         scraped(cluster, name, ended)
     finally:
         run(node, "rm", "/tmp/burn")
@@ -224,7 +249,9 @@ def test_cpu_is_what_the_engine_counts(cluster):
     cpu = shown("CPU", "{{node}}")
     assert cpu == pytest.approx((second - first) / (ended - began), abs=2 * cores / (ended - began))
     assert shown("CPU", "{{node}} limit") == pytest.approx(cores, abs=0.01)
-    assert shown("CPU of the limit", "{{node}}") == pytest.approx(cpu / cores, abs=0.3)  # of the last 10 s
+    # Of some 10 s of these, known to a scrape's second at each end, and on a busy machine not all alike.
+    of_limit = [(b - a) / (end - start) / cores for start, a in counted for end, b in counted if 9 <= end - start <= 11]
+    assert min(of_limit) - 0.15 <= shown("CPU of the limit", "{{node}}") <= max(of_limit) + 0.15
 
 
 def test_memory_is_what_the_engine_counts(cluster):

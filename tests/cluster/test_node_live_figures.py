@@ -6,9 +6,7 @@ import json
 import pytest
 from orchestrator import Orchestrator, wait_until
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from testbed import syncbed
-
-from monitor import prometheus
+from testbed import asked, scraped, syncbed
 
 STEPS = 5
 
@@ -16,13 +14,15 @@ STEPS = 5
 @pytest.fixture(scope="module")
 def run(cluster, tmp_path_factory):
     settings = {"MODEL": "logistic", "DATA": "cifar10", "SYNC": "local_sgd", "H": 2, "NODES": 3, "BATCH": 48}
-    scraped = 'sum(up{job="node"}) == 4'  # a cluster that has just been started is found some seconds later
-    wait_until(lambda: prometheus.query(cluster.prometheus_url, scraped))
+    found = 'sum(up{job="node"}) == 4'  # a cluster that has just been started is found some seconds later
+    wait_until(lambda: asked(cluster, found))
     run = Orchestrator(
         tmp_path_factory.mktemp("live"), RUNTIME="docker", PROJECT=cluster.project, STEPS=STEPS, **settings
     )
     run.code, run.out = run.finish()
     assert run.code == 0, run.out
+    for rank in range(3):  # they stay for some seconds: Prometheus is to have seen the last of them
+        scraped(cluster, f"trainer-{rank}", run.events()[-1]["time"], "syncbed_training_step")
     return run
 
 

@@ -58,7 +58,7 @@ def test_a_closed_terminal_ends_the_run_in_order(cluster, tmp_path):
 
 def test_prometheus_restarted_in_mid_run_costs_rows_and_not_the_run(cluster, tmp_path):
     prometheus = cluster.service("prometheus")
-    run = start(cluster, tmp_path, NODES=2, STEPS=150)
+    run = start(cluster, tmp_path, NODES=2, STEPS=100)
     run.wait_for("step")
     prometheus.stop(timeout=2)
     stopped = run.events("step", 0)[-1]["time"]  # however quick the machine, the gap is twice what is told

@@ -6,8 +6,9 @@ import sys
 from dataclasses import dataclass
 
 import docker
+from orchestrator import wait_until
 
-from monitor import engine
+from monitor import engine, prometheus
 from monitor.cluster import containers
 
 PROJECT = os.environ.get("SYNCBED_TEST_PROJECT", "syncbed-test")  # two sessions on one machine need two names
@@ -37,6 +38,20 @@ class Cluster:
     @property
     def prometheus_url(self) -> str:
         return self.report["urls"]["prometheus"]
+
+
+def asked(cluster: Cluster, expression: str) -> list[dict]:
+    """What Prometheus says to a query, for tests that wait for it; nothing while it does not answer."""
+    try:
+        return prometheus.query(cluster.prometheus_url, expression)
+    except prometheus.NotAnswering:
+        return []
+
+
+def scraped(cluster: Cluster, node: str, since: float, metric: str = "syncbed_node_info") -> None:
+    """Wait until Prometheus holds a scrape of the node that is no older than this. One that failed is none."""
+    ask = f'timestamp({metric}{{node="{node}"}})'
+    wait_until(lambda: any(float(found["value"][1]) >= since for found in asked(cluster, ask)))
 
 
 def command(*words: str) -> list[str]:

@@ -52,7 +52,7 @@ def test_a_lost_rank_ends_the_run_and_is_named(tmp_path):
 def test_a_lost_process_manager_ends_the_run_and_is_named(tmp_path):
     run = start(tmp_path, NODES=2, **LONG)
     run.wait_for("step", rank=1)
-    (mpiexec,) = [p for p in processes_of(run.run.name) if p.name() == "mpiexec"]
+    (mpiexec,) = processes_of(run.run.name, "mpiexec")
     mpiexec.kill()
     code, out = run.finish()
     error = run.result()["error"]

@@ -34,9 +34,9 @@ def folder(undisturbed, tmp_path):
     return tmp_path
 
 
-def stuck(folder) -> tuple[Orchestrator, Path]:
+def stuck(folder, **settings) -> tuple[Orchestrator, Path]:
     """A run that comes no further than the checkpoint of step 4, which it writes into this pipe."""
-    run = start(folder)
+    run = start(folder, **settings)
     run.wait_for("started", rank=0)  # torch is not imported yet
     pipe = run.run / "checkpoints/step-000004/model.pt.part"
     pipe.parent.mkdir(parents=True)

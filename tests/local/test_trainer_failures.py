@@ -15,6 +15,7 @@ from trainer.registry import SYNCS
 from trainer.spec import RunSpec
 
 DEADLINE = 6
+AT_MOST = 2 * DEADLINE  # from a loss to its being told; on a busy machine some of it is waiting for a core
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def test_a_killed_or_frozen_rank_is_named_by_all_others(how, victim, data):
             assert "\n" not in failed.message
             assert str(victim) in failed.message
             last = rank.of(Step)[-1].time
-            assert failed.time - last < DEADLINE + 2  # both times are the rank's own: how long it waited
+            assert failed.time - last < AT_MOST  # both times are the rank's own: how long it waited
 
 
 LOST = [
@@ -80,7 +81,7 @@ def test_whatever_the_strategy_a_killed_or_frozen_rank_ends_it_and_is_named(sync
     assert code == 1
     assert failed.suspect_rank == 1, failed
     assert failed.kind in ("peer", "deadline")
-    assert failed.time - lost < DEADLINE + 2
+    assert failed.time - lost < AT_MOST
 
 
 def test_sigterm_ends_a_rank_that_waits_in_a_collective(data):

@@ -81,7 +81,7 @@ class World:
         return events.parse(self.line(rank))
 
     def named(self, name):
-        return [p for p in processes_of(self.id) if p.name() == name]
+        return processes_of(self.id, name)
 
     def nothing_left(self):
         wait_until(lambda: processes_of(self.id) == [])
