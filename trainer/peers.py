@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 BEAT_SECONDS = 0.5
 SILENT_SECONDS = 3 * BEAT_SECONDS  # a peer with no beat for this long is a suspect once something has failed
+AWAKE_SECONDS = 2 * BEAT_SECONDS  # a longer break is this process's own; so long after it others' ages are known again
 EVIDENCE_SECONDS = 4.0  # how long a failed rank waits until one becomes a suspect
 START_SECONDS = 60.0  # how long a rank that was never seen may take to start
 
@@ -38,7 +39,8 @@ class Peers:
         # The run must have ended within the deadline; what is left after the watch has decided goes into saying so.
         self.limit_seconds = max(deadline_seconds - 2.0, 2 * SILENT_SECONDS)
         self.store_lost = False  # the connection to rank 0's store broke
-        self._answered = self._began = clock()
+        self._answered = self._began = self._ran = clock()
+        self._woke = self._began - AWAKE_SECONDS
         self._beat = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="peers")
@@ -72,6 +74,7 @@ class Peers:
 
     def exchange(self, left: dict | None = None) -> None:
         """Publish this rank's beat and read the others'."""
+        self.awake()
         self._beat += 1
         self.store.set(f"beat/{self.rank}", json.dumps({"beat": self._beat, "left": left}))
         here = [r for r, p in self.others.items() if p.beat >= 0 or self.store.check([f"beat/{r}"])]
@@ -110,6 +113,16 @@ class Peers:
         now = self.clock()
         return any(p.beat >= 0 and p.left is None and now - p.seen < SILENT_SECONDS for p in self.others.values())
 
+    def awake(self) -> bool:
+        """Whether this process has run on without a break for so long that it knows how old the others' beats are: on a
+        busy machine it may get no processor for a while. To be asked at least each AWAKE_SECONDS.
+        """
+        now = self.clock()
+        if now - self._ran > AWAKE_SECONDS:
+            self._woke = now
+        self._ran = now
+        return now - self._woke >= AWAKE_SECONDS
+
     def silent(self, seconds: float) -> tuple[int, float] | None:
         """The rank longest without a beat and for how long, when that is over `seconds`. Ranks that left do not count.
 
@@ -140,7 +153,7 @@ class Peers:
 
     def overdue(self) -> tuple[int, float] | None:
         """A rank whose silence must end the run now, and its seconds of silence."""
-        return None if self._stopping.is_set() else self.silent(self.limit_seconds)
+        return None if not self.awake() or self._stopping.is_set() else self.silent(self.limit_seconds)
 
     def missing(self) -> int | None:
         """A rank that has not appeared within START_SECONDS of this one."""
@@ -171,13 +184,17 @@ class Peers:
     def suspect(self) -> tuple[int | None, str]:
         """After a failure: the rank most likely at fault (None: cannot be told) and the evidence.
 
-        Waits up to EVIDENCE_SECONDS for a farewell or a silence, and never blocks on the store.
+        Waits up to EVIDENCE_SECONDS for a farewell or a silence, longer only where this process itself was stopped
+        meanwhile, and never blocks on the store.
         """
         until = self.clock() + EVIDENCE_SECONDS
+        latest = until + 2 * EVIDENCE_SECONDS
         while True:
+            if not (awake := self.awake()):
+                until = min(self.clock() + EVIDENCE_SECONDS, latest)
             if gone := self.gone():
                 return gone
-            if found := self.silent(SILENT_SECONDS):
+            if awake and (found := self.silent(SILENT_SECONDS)):
                 return found[0], f"no sign of life for {found[1]:.1f} s"
             if self.clock() > until:
                 break

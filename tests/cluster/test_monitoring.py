@@ -83,7 +83,7 @@ def processes(container) -> float:
 def idle(cluster):
     """Waits until the figures of earlier tests' ranks are gone, which they are some seconds after they are seen."""
     for node in cluster.nodes:
-        wait_until(lambda node=node: not any("training" in name for name, *_ in samples(scrape(node))), 30)
+        wait_until(lambda node=node: not any("training" in name for name, *_ in samples(scrape(node))))
 
 
 class Held:
@@ -147,8 +147,8 @@ def test_memory_is_what_the_engine_counts(cluster):
     idle, count = samples(scrape(node)), min(processes(node) for _ in range(20))  # a health check may run beside some
     with Held(node, HOLD):
         before, agent, after = bracketed(node)
-        wait_until(lambda: processes(node) == count + 1, 30)
-    wait_until(lambda: processes(node) == count, 30)
+        wait_until(lambda: processes(node) == count + 1)
+    wait_until(lambda: processes(node) == count)
 
     def working_set(stats):
         memory = stats["memory_stats"]
