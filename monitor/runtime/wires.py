@@ -127,11 +127,11 @@ def verified(client: DockerClient, containers: list, links: list[Link], warn: Ca
     """What `measure` found, held against what was asked for. Raises RunFailed.
 
     On a machine that stalls for a moment a receiver may count more than the link lets through, or a ping be answered
-    late: only what is wrong each time is believed.
+    late, and an old engine may lose what a node said: only what is wrong each time is believed.
     """
     for last in (False, False, True):
-        found, told = measure(client, containers, links), []
         try:
+            found, told = measure(client, containers, links), []
             judge(links, found, told.append)
             break
         except RunFailed:

@@ -326,3 +326,18 @@ def test_a_link_that_lets_too_much_through_is_measured_again_before_that_is_beli
         return
     assert wires.verified(None, [None], asked, told.append)[0]["rate_bits"] == seen[measured - 1]
     assert len(told) == (seen[-1] < 45e6) and next(rates, None) is None
+
+
+def test_links_are_measured_again_where_the_engine_lost_what_a_node_said(monkeypatch):
+    """Docker 20.10 has been seen to, of a command that went well."""
+    answers, asked = iter([RunFailed("it said nothing"), [{"rate_bits": 50e6, "round_trip_ms": 0.1}]]), []
+
+    def measure(*_):
+        asked.append(1)
+        if isinstance(answer := next(answers), RunFailed):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(wires, "measure", measure)
+    assert wires.verified(None, [None], [link({"RATE": "50mbit"})], pytest.fail)[0]["rate_bits"] == 50e6
+    assert len(asked) == 2
