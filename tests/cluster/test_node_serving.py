@@ -10,8 +10,9 @@ from docker.errors import NotFound
 from orchestrator import syncbed, wait_until
 from PIL import Image
 from serving_client import ask, three_free_ports
+from testbed import asked
 
-from monitor import export, prometheus
+from monitor import export
 from serving import artefact
 
 
@@ -65,7 +66,7 @@ def test_prometheus_sees_it_and_status_too(served, cluster):
     for _ in range(3):
         ask(served.port, "PUT", "/predictions/vgg", b"kitten")
     query = 'syncbed_serving_errors_total{node="serve", job="serving", model="vgg", code="400"}'
-    wait_until(lambda: any(float(s["value"][1]) >= 3 for s in prometheus.query(cluster.prometheus_url, query)), 60)
+    wait_until(lambda: any(float(s["value"][1]) >= 3 for s in asked(cluster, query)))
     status = json.loads(syncbed(served.folder, "status", served.place, "--json").stdout)
     (row,) = [row for row in status["services"] if row["name"] == "serve"]
     assert (row["state"], row["health"], row["cpus"]) == ("running", "healthy", 1)

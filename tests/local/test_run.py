@@ -8,7 +8,7 @@ import signal
 import subprocess
 
 import pytest
-from orchestrator import Orchestrator, processes_of, syncbed, wait_until
+from orchestrator import Orchestrator, processes_of, syncbed, wait_until, write_cifar
 
 from trainer.events import PHASES
 
@@ -200,10 +200,7 @@ def test_a_full_disk_fails_the_run_in_one_line_and_keeps_earlier_results(tmp_pat
 
 
 def test_a_truncated_data_file_is_refused_before_anything_starts(tmp_path):
-    run = start(tmp_path, STEPS=1)
-    run.process.kill()
-    run.process.communicate()
-    batch = tmp_path / "cifar" / "data_batch_1"
+    batch = write_cifar(tmp_path / "cifar") / "data_batch_1"
     batch.write_bytes(batch.read_bytes()[:1000])
     code, out = start(tmp_path).finish()
     assert code == 2
