@@ -144,7 +144,7 @@ class Peers:
         age = self._answered - peer.seen  # while the store does not answer, nobody's beats can be seen
         if peer.left:
             return f"it gave up: {peer.left['message']}"
-        silent = peer.beat >= 0 and age > seconds and not self._stopping.is_set()
+        silent = self.awake() and peer.beat >= 0 and age > seconds and not self._stopping.is_set()
         return f"no sign of life for {age:.0f} s" if silent else None
 
     def go_on_without(self, lost: dict[int, str]) -> None:

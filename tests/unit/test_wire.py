@@ -305,3 +305,20 @@ def test_who_was_stopped_itself_judges_nobody_before_it_has_looked_again(clock, 
     beat([zero, one])
     clock.now += 30.0
     assert one.overdue() is None
+
+
+def test_a_machine_that_stood_still_has_lost_nobody(clock):
+    """All ranks, as where a virtual machine is paused: who runs first sees no news of the others."""
+    zero, one, two = together(3, clock)
+    zero.expendable = {2}
+    for _ in range(4):
+        clock.now += 0.5
+        beat([one, two, zero])
+    clock.now += 5.0
+    beat([zero])
+    assert (zero.absent(2, 4.0), zero.overdue()) == (None, None)
+    for _ in range(8):
+        clock.now += 0.5
+        beat([one, zero])
+        assert zero.absent(1, 4.0) is None
+    assert zero.absent(2, 4.0) == "no sign of life for 9 s"
