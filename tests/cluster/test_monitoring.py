@@ -14,7 +14,7 @@ from statistics import mode
 import pytest
 from orchestrator import wait_until
 from prometheus_client.parser import text_string_to_metric_families
-from testbed import asked, scraped
+from testbed import asked, said, scraped
 
 from monitor import prometheus
 from monitor.engine import ROOT
@@ -49,8 +49,7 @@ def run(container, *command: str) -> str:
 
 def scrape(container, host: str = "127.0.0.1") -> str:
     """/metrics of a node, asked for from inside a container; by Bash, since a Python would add to what is measured."""
-    # Docker 20.10 may lose all that a command says, as monitor/engine.py knows.
-    head, _, body = wait_until(lambda: run(container, "bash", "-c", GET, host)).partition("\r\n\r\n")
+    head, _, body = said(container, "bash", "-c", GET, host).partition("\r\n\r\n")
     assert head.startswith("HTTP/1.1 200")
     return body
 
@@ -174,7 +173,7 @@ def test_open_files_are_those_of_all_processes(cluster):
     node = cluster.node(1)
     count = "for p in /proc/[0-9]*; do ls $p/fd; done 2>/dev/null | wc -l"
     with Held(node, "held = [open('/dev/null') for _ in range(200)]; print('held', flush=True); input()"):
-        kernel = int(run(node, "bash", "-c", count))
+        kernel = int(said(node, "bash", "-c", count))
         assert kernel > 200
         # Shells that scrape and count come and go, and while one starts nobody may look into it.
         wait_until(lambda: samples(scrape(node)).get(("open_files",)) == pytest.approx(kernel, abs=40))
@@ -191,7 +190,7 @@ def test_network_is_what_the_kernel_and_the_engine_count(cluster):
     columns |= {name.replace("receive", "transmit"): column + 8 for name, column in columns.items()}
 
     def kernel():
-        table = run(node, "cat", "/proc/net/dev")
+        table = said(node, "cat", "/proc/net/dev")
         return [int(n) for n in re.search(r"eth0:\s*(.*)", table)[1].split()]
 
     kernel_before, (before, agent, after), kernel_after = kernel(), bracketed(node), kernel()
@@ -253,7 +252,7 @@ def test_what_prometheus_keeps_is_bounded(cluster):
 
 def filesystems(container) -> list[tuple[str, int]]:
     """(mount point, bytes) of each of the container's file systems."""
-    lines = run(container, "df", "-P", "-k").splitlines()[1:]
+    lines = said(container, "df", "-P", "-k").splitlines()[1:]
     return [(fields[5], int(fields[1]) * 1024) for fields in map(str.split, lines) if fields[1].isdigit()]
 
 

@@ -6,7 +6,7 @@ import signal
 import pytest
 from orchestrator import wait_until
 from test_cluster_runs import LONG, nothing_left, start
-from testbed import syncbed
+from testbed import said, syncbed
 
 from monitor import engine, limits
 from monitor.runtime import wires
@@ -62,7 +62,7 @@ def test_what_a_killed_orchestrator_left_is_told_and_taken_back(cluster, tmp_pat
 
 def shaped(cluster) -> list[str]:
     """The tbf qdiscs that the nodes see."""
-    shown = [node.exec_run(["tc", "qdisc", "show", "dev", "eth0"])[1].decode() for node in cluster.nodes]
+    shown = [said(node, "tc", "qdisc", "show", "dev", "eth0") for node in cluster.nodes]
     return [line.split(" burst")[0].split("rate ")[1] for text in shown for line in text.splitlines() if "tbf" in line]
 
 
@@ -111,7 +111,7 @@ def test_a_training_step_takes_what_the_slowest_link_lets_through(cluster, tmp_p
             break
     assert share > 0.75
     assert [link["congestion"] for link in run.result()["links"]] == ["reno"] * 2
-    routes = [node.exec_run(["ip", "route"])[1].decode() for node in cluster.nodes]
+    routes = [said(node, "ip", "route") for node in cluster.nodes]
     assert all("scope link" in text and "congctl" not in text for text in routes), "taken back"
 
 

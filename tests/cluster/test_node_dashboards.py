@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import pytest
 from orchestrator import Orchestrator
 from test_monitoring import HOLD, Held, engine_says, run
-from testbed import scraped, syncbed
+from testbed import said, scraped, syncbed
 
 from monitor.dashboards import DASHBOARDS
 from monitor.dashboards.check import Query, Window, find, queries, results
@@ -67,7 +67,7 @@ def comes_to(cluster, trained, title: str, legend: str, value: float, **labels: 
 
 def interface(container) -> tuple[int, int]:
     """Bytes that the node's interface has received and sent, as the kernel counts."""
-    fields = re.search(r"eth0:\s*(.*)", run(container, "cat", "/proc/net/dev"))[1].split()
+    fields = re.search(r"eth0:\s*(.*)", said(container, "cat", "/proc/net/dev"))[1].split()
     return int(fields[0]), int(fields[8])
 
 

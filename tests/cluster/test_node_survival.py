@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from orchestrator import wait_until
 from test_cluster_runs import LONG, nothing_left, start
-from testbed import syncbed
+from testbed import said, syncbed
 
 SMALL = {"NODES": 2, "MODEL": "cnn3"}
 EXACT = {**SMALL, "STEPS": 200, "EVERY": 50}
@@ -40,7 +40,7 @@ def test_a_node_that_goes_away_is_waited_for_and_the_weights_are_an_undisturbed_
         assert result[field] == usual.result()[field], field
     assert [rank["sent_bytes"] for rank in result["ranks"]] == [r["sent_bytes"] for r in usual.result()["ranks"]]
     nothing_left(cluster)
-    shown = [node.exec_run(["tc", "qdisc", "show", "dev", "eth0"])[1].decode() for node in cluster.nodes]
+    shown = [said(node, "tc", "qdisc", "show", "dev", "eth0") for node in cluster.nodes]
     assert "tbf" not in "".join(shown)  # also of the node that lost its link and was given it again
     assert cluster.node(0).exec_run(["ls", "/runs"]).output == b""
     wait_until(lambda: healthy(cluster.node(1)), 60)

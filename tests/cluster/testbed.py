@@ -40,6 +40,18 @@ class Cluster:
         return self.report["urls"]["prometheus"]
 
 
+def said(container, *command: str) -> str:
+    """What a command says, in a container, that goes well and says something. It is run again where that is lost, as
+    Docker 20.10 may lose it.
+    """
+    for _ in range(5):
+        code, out = container.exec_run(list(command))
+        assert code == 0, out.decode()
+        if out:
+            break
+    return out.decode()
+
+
 def asked(cluster: Cluster, expression: str) -> list[dict]:
     """What Prometheus says to a query, for tests that wait for it; nothing while it does not answer."""
     try:
