@@ -21,6 +21,10 @@ _PAGE_SECONDS = 600  # keeps an answer of 16 nodes at a few MB
 _RETRY_SECONDS = 0.25
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy for the internet cannot reach it
 _NAMES = "|".join(METRICS)
+# When each node was last scraped. A busy node answers late now and then, and a good scrape follows; one that is gone
+# answers none, and is not waited for longer than this.
+_GONE_SECONDS = 3
+_LAST = f'timestamp(up{{job="node"}}) - {_GONE_SECONDS} * (up{{job="node"}} == bool 0)'
 
 
 class NotAnswering(Exception):
@@ -75,8 +79,10 @@ def window(
 
 
 def _last(url: str, nodes: Collection[str]) -> dict[str, float]:
-    """When each of these nodes, or every one that it knows, was last scraped, failed scrapes included; 0.0: never."""
-    last = {s["metric"].get("node", ""): float(s["value"][1]) for s in query(url, 'timestamp(up{job="node"})')}
+    """When each of these nodes, or every one that it knows, was last scraped; of failed scrapes those of some seconds
+    before count. 0.0: never.
+    """
+    last = {s["metric"].get("node", ""): float(s["value"][1]) for s in query(url, _LAST)}
     return {node: last.get(node, 0.0) for node in set(nodes) or last or {"any node"}}
 
 

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs
 
 import pytest
 from ports import free_port
+from promql import promtool
 
 from monitor import prometheus
 
@@ -190,6 +191,26 @@ def test_the_proxy_of_the_internet_is_not_asked(monkeypatch):
 
 
 # The real thing
+
+
+def test_a_failed_scrape_is_not_the_last_one_but_a_node_that_is_gone_is_not_waited_for(tmp_path):
+    """Scrapes from second 0 to 10."""
+    scrapes = {"good": "1+0x10", "late": "1+0x9 0", "back": "1+0x8 0 1", "gone": "1+0x5 0+0x4"}
+    last = {"good": 10, "late": 10 - prometheus._GONE_SECONDS, "back": 10, "gone": 10 - prometheus._GONE_SECONDS}
+    case = {
+        "interval": "1s",
+        "input_series": [{"series": f'up{{job="node",node="{n}"}}', "values": v} for n, v in scrapes.items()],
+        "promql_expr_test": [
+            {
+                "expr": prometheus._LAST,
+                "eval_time": "10s",
+                "exp_samples": [{"labels": f'{{job="node",node="{n}"}}', "value": when} for n, when in last.items()],
+            }
+        ],
+    }
+    (tmp_path / "test.yml").write_text(json.dumps({"evaluation_interval": "1s", "tests": [case]}))  # is YAML too
+    done = promtool("test", "rules", str(tmp_path / "test.yml"))
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed here")
