@@ -3,7 +3,7 @@
 import os
 import signal
 
-from test_resume_run import STEPS, start, stuck, weights
+from test_resume_run import STEPS, start, stuck
 
 from monitor.cli import main
 
@@ -20,7 +20,7 @@ def test_a_killed_rank_is_overcome_to_the_last_bit(tmp_path, undisturbed, capsys
     assert restart["from_step"] == 2
     assert restart["message"].startswith("rank 1 (local-1) was killed by SIGKILL at step ")
     assert "restart 1: restarted from step 2: rank 1 (local-1) was killed" in out
-    assert weights(run) == weights(undisturbed)
+    assert run.weights() == undisturbed.weights()
     same = ("test_accuracy", "test_loss", "train_loss", "confusion_matrix", "distinct_samples", "samples_seen")
     for field in (*same, "synchronisations", "steps"):
         assert result[field] == usual[field], field
@@ -44,4 +44,4 @@ def test_lost_before_its_first_step_it_starts_over(tmp_path, undisturbed):
     (restart,) = run.result()["restarts"]
     assert (restart["from_step"], restart["lost_steps"]) == (0, 0)
     assert "restarted from the start, as there was no checkpoint of all workers" in out
-    assert weights(run) == weights(undisturbed)
+    assert run.weights() == undisturbed.weights()
