@@ -23,7 +23,7 @@ endif
 $(error $(STRAY): not a target; $(WOULD))
 endif
 
-export MAKECMDGOALS
+export SYNCBED_GOALS := $(MAKECMDGOALS)
 PYTHON ?= python3
 export PYTHON
 UV := .venv/bin/uv pip install --quiet --compile-bytecode --python .venv/bin/python

@@ -85,7 +85,7 @@ def up(settings: dict[str, str], args) -> int:
 
 def down(settings: dict[str, str], args) -> int:
     """Remove the project's containers, network and volumes, and say which."""
-    if "cluster-up" not in os.environ.get("MAKECMDGOALS", "").split():  # `make cluster-down cluster-up NODES=2`
+    if "cluster-up" not in os.environ.get("SYNCBED_GOALS", "").split():  # `make cluster-down cluster-up NODES=2`
         for word, value in settings.items():
             if word in SETTINGS and word not in DOWN_SETTINGS:
                 raise UserError(f"{word}={value}: a cluster goes down whole; PROJECT= says which one")

@@ -150,7 +150,7 @@ def test_unknown_settings_are_refused_before_the_engine_is_asked(handler, monkey
 @pytest.mark.parametrize("goals", ["", "cluster-down", "cluster-down run"])
 def test_down_takes_no_part_of_a_cluster(goals, monkeypatch):
     monkeypatch.setattr(engine, "connect", lambda: pytest.fail("asked the engine"))
-    monkeypatch.setenv("MAKECMDGOALS", goals)
+    monkeypatch.setenv("SYNCBED_GOALS", goals)
     with pytest.raises(UserError, match=r"^NODES=2: a cluster goes down whole; PROJECT= says which one$"):
         cluster.down({"NODES": "2", "PROJECT": "mine"}, SimpleNamespace(json=False))
 
@@ -160,7 +160,7 @@ def test_down_leaves_the_words_of_an_up_that_follows_to_that(monkeypatch):
         raise UserError("asked the engine")
 
     monkeypatch.setattr(engine, "connect", reached)
-    monkeypatch.setenv("MAKECMDGOALS", "cluster-down cluster-up")
+    monkeypatch.setenv("SYNCBED_GOALS", "cluster-down cluster-up")
     with pytest.raises(UserError, match="asked the engine"):
         cluster.down({"NODES": "2"}, SimpleNamespace(json=False))
 

@@ -91,9 +91,22 @@ def test_the_settings_are_those_typed(folder):
 def test_a_command_knows_what_follows_it(folder):
     calls, done = make(folder, "cluster-down", "cluster-up", "NODES=2")
     assert done.returncode == 0, done.stderr
-    assert [(call[1][0], call[2]["MAKECMDGOALS"]) for call in calls] == [
+    assert [(call[1][0], call[2]["SYNCBED_GOALS"]) for call in calls] == [
         ("down", "cluster-down cluster-up"), ("up", "cluster-down cluster-up"),
     ]  # fmt: skip
+
+
+def test_a_make_within_a_make_knows_its_own_targets(folder, monkeypatch):
+    """As in `make test`: what the outer one hands down must not be taken for what was typed."""
+    calls, _ = make(folder, "cluster-up")
+    for name in ("SYNCBED_GOALS", "MAKECMDGOALS"):
+        if name in calls[0][2]:
+            monkeypatch.setenv(name, calls[0][2][name])
+    calls, done = make(folder, "run", "ddp")
+    assert (calls, done.returncode) == ([], 2)
+    assert "ddp: not a target" in done.stderr
+    calls, _ = make(folder, "cluster-down")
+    assert calls[0][2]["SYNCBED_GOALS"] == "cluster-down"
 
 
 def test_a_wheel_index_is_one_argument(folder):
