@@ -49,7 +49,7 @@ def measure(scrapes: int, interval_seconds: float, watch_process: bool) -> dict:
         extra = ["--process", str(os.getpid())] if watch_process else []
         with (
             subprocess.Popen([sys.executable, "-c", RANK], **pipes) as rank,
-            subprocess.Popen([sys.executable, "-m", "monitor.agent", "--port", "0", *extra], **pipes) as agent,
+            subprocess.Popen([sys.executable, "-m", "node.agent", "--port", "0", *extra], **pipes) as agent,
         ):
             try:
                 rank.stdout.readline()

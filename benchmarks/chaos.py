@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.common import RESULTS, ROOT, publish
-from monitor.images import code_hash
+from monitor.engine.images import code_hash
 from trainer.registry import SYNCS
 
 DEADLINE = 10  # seconds, of every run
@@ -121,7 +121,7 @@ def page(record: dict) -> str:
         "Made by `make chaos` ([benchmarks/chaos.py](../benchmarks/chaos.py) states what is to come of each; with",
         f"`--only` and `--faults` a part is done anew): {machine['cores']} cores of {machine['cpu']},",
         f"{machine['system']}, torch {versions['torch']}, Python {versions['python']}. Do not edit.",
-        "How a fault is written is in [monitor/faults.py](../monitor/faults.py).",
+        "How a fault is written is in [monitor/conditions/faults.py](../monitor/conditions/faults.py).",
         "",
         f"The target is worker 1 and its node, `DEADLINE={DEADLINE}`. **ends**: the run ends, with the kind of error",
         "and the seconds from the fault to the end of the command; the error names the target, of a restarted node any",

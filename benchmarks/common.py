@@ -7,7 +7,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from monitor.machine import host
+from monitor.results.machine import host
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"

@@ -28,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.common import ROOT, publish, syncbed
 from benchmarks.turns import pairs, take_turns
-from monitor import engine
-from monitor.cluster import containers
-from monitor.estimate import ratio
+from monitor.engine import sdk
+from monitor.engine.containers import containers
+from monitor.statistics.estimate import ratio
 
 GOAL = 1.01
 TURN_SECONDS, SETTLE_SECONDS = 10.0, 1.0
@@ -55,7 +55,7 @@ with tempfile.TemporaryDirectory() as folder:
 # All threads of this node's agent, in nanoseconds on a CPU: proc_pid_schedstat in Linux' Documentation/scheduler.
 AGENT_CPU = """
 from pathlib import Path
-agents = [p.parent for p in Path("/proc").glob("[0-9]*/cmdline") if b"\\0monitor.agent" in p.read_bytes()]
+agents = [p.parent for p in Path("/proc").glob("[0-9]*/cmdline") if b"\\0node.agent" in p.read_bytes()]
 stats = [s.read_text() for agent in agents for s in agent.glob("task/*/schedstat")]
 print(sum(int(text.split()[0]) for text in stats) / 1e9)
 """
@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000, help="steps of the run (default: 1000)")
     parser.add_argument("--project", default="syncbed", help="name of the cluster (default: syncbed)")
     args = parser.parse_args()
-    services = {c.labels["com.docker.compose.service"]: c for c in containers(engine.connect(), args.project)}
+    services = {c.labels["com.docker.compose.service"]: c for c in containers(sdk.connect(), args.project)}
     if "prometheus" not in services:
         sys.exit(f"no cluster {args.project} is up; `make cluster-up` starts one")
     code, out = services["trainer-0"].exec_run(["python", "-c", LIVE_FIGURES])

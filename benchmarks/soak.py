@@ -28,10 +28,10 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.common import RESULTS, publish, syncbed
-from monitor import cluster, cluster_settings, engine
+from monitor.engine import containers, naming, sdk
 from monitor.errors import UserError
-from monitor.estimate import Estimate, trend
 from monitor.report.plots import Lines, Series, alone, svg
+from monitor.statistics.estimate import Estimate, trend
 
 WARM_RUNS, WARM_SHARE = 3, 0.1  # left out of the slopes: so many, or this part of all; none of fewer than six
 SHARE = 0.05  # of its level: less growth than that over all runs is none
@@ -48,7 +48,7 @@ for proc in pathlib.Path("/proc").glob("[0-9]*"):
     if int(proc.name) == os.getpid():
         continue
     processes, files = processes + 1, files + opened
-    if b"monitor.agent" in words:
+    if b"node.agent" in words:
         pages = int((proc / "statm").read_text().split()[1])
         agent += pages * os.sysconf("SC_PAGE_SIZE")
 lines = [line.split() for name in ("tcp", "udp") for line in open("/proc/net/" + name).readlines()[1:]]
@@ -65,9 +65,9 @@ PROMETHEUS = {  # its own metric: what we call it
 
 def look(client, project: str, url: str | None) -> dict[str, float]:
     """What there is now, by name."""
-    with engine.guard():
-        everything = client.containers.list(all=True, filters={"label": f"{engine.PROJECT_LABEL}={project}"})
-        nodes = [c for c in everything if c.labels.get(engine.ROLE_LABEL) == "node"]
+    with sdk.guard():
+        everything = client.containers.list(all=True, filters={"label": f"{naming.PROJECT_LABEL}={project}"})
+        nodes = [c for c in everything if c.labels.get(naming.ROLE_LABEL) == "node"]
         told = [json.loads(node.exec_run(["python", "-c", LOOK]).output) for node in nodes]
     agent, files, processes, sockets, disk = zip(*told, strict=True)
     found = {
@@ -116,9 +116,9 @@ def figure(series: dict[str, list[float]]) -> str:
 
 def soak(project: str, runs: int) -> tuple[dict[str, list[float]], dict]:
     """Make the runs; what there was after each, by name, and their spec."""
-    client = engine.connect()
-    with engine.guard():
-        url = cluster.urls(client, project).get("prometheus")
+    client = sdk.connect()
+    with sdk.guard():
+        url = containers.urls(client, project).get("prometheus")
     series: dict[str, list[float]] = {}
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
     try:
@@ -140,7 +140,7 @@ def main() -> int:
     text = os.environ.get("RUNS", "200")
     if not (text.isascii() and text.isdigit() and int(text) >= 3):
         raise UserError(f"RUNS={text}: a whole number from 3")
-    project = cluster_settings.project({"PROJECT": os.environ["PROJECT"]} if "PROJECT" in os.environ else {})
+    project = naming.project({"PROJECT": os.environ["PROJECT"]} if "PROJECT" in os.environ else {})
     series, spec = soak(project, int(text))
     found = {name: judged(values) | {"values": values} for name, values in series.items()}
     (RESULTS / "soak.svg").write_text(figure(series))

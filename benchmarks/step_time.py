@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.common import ROOT, publish, syncbed
 from benchmarks.turns import pairs, take_turns
-from monitor.estimate import ratio
-from monitor.node import free_port
+from monitor.statistics.estimate import ratio
+from node.facts import free_port
 
 RANKS, BATCH = 4, 256
 TURN_SECONDS, SETTLE_SECONDS = 20.0, 1.0

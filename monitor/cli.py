@@ -8,47 +8,163 @@ try:
     import re
     import traceback
     from collections.abc import Collection
-    from importlib import import_module
-    from typing import NoReturn
+    from typing import NamedTuple, NoReturn
 
     from monitor.errors import BAD_INPUT, FAILED, UserError
-    from trainer.spec import RunSpec, SpecError
+    from trainer.registry import load
+    from trainer.spec import SpecError
 except KeyboardInterrupt:
     sys.exit("syncbed: interrupted")
 
-# name: (place of the handler, what it does, example). A handler takes (settings, args) and returns an exit code.
+
+class Command(NamedTuple):
+    """A command of `syncbed`. Places are "module:attribute", imported only when the command is used."""
+
+    handler: str  # takes (settings, args) and returns an exit code
+    settings: str  # a dictionary: what each setting is for, by name
+    help: str
+    example: str
+
+
 COMMANDS = {
-    "up": ("monitor.cluster:up", "build what is missing and start the cluster", "syncbed up NODES=4 CPUS=0.5"),
-    "down": ("monitor.cluster:down", "stop the cluster and leave nothing", "syncbed down"),
-    "status": ("monitor.cluster:status", "the nodes, their limits and the run on them", "syncbed status --json"),
-    "logs": ("monitor.cluster:logs", "what the cluster's services printed", "syncbed logs"),
-    "images": ("monitor.images:build", "build or pull the cluster's images", "syncbed images CA_BUNDLE=company.pem"),
-    "run": ("monitor.run:command", "train once", "syncbed run SYNC=ddp MODEL=vgg11 STEPS=40"),
-    "where": ("monitor.runtime:where", "say which runtime a run would use", "syncbed where"),
-    "data": ("monitor.data:command", "fetch, check and prepare a data set", "syncbed data DATA=cifar10"),
-    "runs": ("monitor.summary:list_command", "list the runs", "syncbed runs --json"),
-    "show": ("monitor.summary:show_command", "one run's summary", "syncbed show latest"),
-    "tensorboard": ("monitor.tensorboard:command", "show what runs with TENSORBOARD=1 wrote", "syncbed tensorboard"),
-    "report": ("monitor.report.command:command", "write a run's report.html and report.md", "syncbed report latest"),
-    "export": ("monitor.export:command", "a run's model as a folder to take away", "syncbed export latest"),
-    "serve": ("monitor.serve:command", "a run's model behind HTTP", "syncbed serve latest NAME=vgg"),
-    "serve-stop": ("monitor.serve:stop_command", "stop serving a model, or all", "syncbed serve-stop NAME=vgg"),
-    "prometheus-snapshot": (
-        "monitor.snapshot:command",
+    "up": Command(
+        "monitor.cluster.command:up",
+        "monitor.cluster.settings:SETTINGS",
+        "build what is missing and start the cluster",
+        "syncbed up NODES=4 CPUS=0.5",
+    ),
+    "down": Command(
+        "monitor.cluster.command:down",
+        "monitor.cluster.settings:DOWN_SETTINGS",
+        "stop the cluster and leave nothing",
+        "syncbed down",
+    ),
+    "status": Command(
+        "monitor.cluster.command:status",
+        "monitor.cluster.settings:SETTINGS",
+        "the nodes, their limits and the run on them",
+        "syncbed status --json",
+    ),
+    "logs": Command(
+        "monitor.cluster.command:logs",
+        "monitor.cluster.settings:LOG_SETTINGS",
+        "what the cluster's services printed",
+        "syncbed logs",
+    ),
+    "images": Command(
+        "monitor.engine.images:build",
+        "monitor.engine.images:SETTINGS",
+        "build or pull the cluster's images",
+        "syncbed images CA_BUNDLE=company.pem",
+    ),
+    "run": Command(
+        "monitor.run.command:command",
+        "monitor.run.request:SETTINGS",
+        "train once",
+        "syncbed run SYNC=ddp MODEL=vgg11 STEPS=40",
+    ),
+    "where": Command(
+        "monitor.machine.where:where",
+        "monitor.run.request:SETTINGS",
+        "say which runtime a run would use",
+        "syncbed where",
+    ),
+    "data": Command(
+        "monitor.data.command:command",
+        "monitor.data.command:SETTINGS",
+        "fetch, check and prepare a data set",
+        "syncbed data DATA=cifar10",
+    ),
+    "runs": Command(
+        "monitor.results.show:list_command",
+        "monitor.results.show:SETTINGS",
+        "list the runs",
+        "syncbed runs --json",
+    ),
+    "show": Command(
+        "monitor.results.show:show_command",
+        "monitor.results.show:SETTINGS",
+        "one run's summary",
+        "syncbed show latest",
+    ),
+    "tensorboard": Command(
+        "monitor.results.tensorboard:command",
+        "monitor.results.tensorboard:SETTINGS",
+        "show what runs with TENSORBOARD=1 wrote",
+        "syncbed tensorboard",
+    ),
+    "report": Command(
+        "monitor.report.command:command",
+        "monitor.report.command:SETTINGS",
+        "write a run's report.html and report.md",
+        "syncbed report latest",
+    ),
+    "export": Command(
+        "monitor.serve.export:command",
+        "monitor.serve.export:SETTINGS",
+        "a run's model as a folder to take away",
+        "syncbed export latest",
+    ),
+    "serve": Command(
+        "monitor.serve.command:command",
+        "monitor.serve.command:SETTINGS",
+        "a run's model behind HTTP",
+        "syncbed serve latest NAME=vgg",
+    ),
+    "serve-stop": Command(
+        "monitor.serve.command:stop_command",
+        "monitor.serve.command:STOP_SETTINGS",
+        "stop serving a model, or all",
+        "syncbed serve-stop NAME=vgg",
+    ),
+    "prometheus-snapshot": Command(
+        "monitor.dashboards.snapshot:command",
+        "monitor.dashboards.snapshot:SETTINGS",
         "keep a run's raw series before the cluster goes",
         "syncbed prometheus-snapshot latest",
     ),
-    "rm": ("monitor.removal:command", "remove runs", 'syncbed rm RUN="id id"'),
-    "sweep": ("monitor.sweep:command", "every combination of some settings", "syncbed sweep SYNC=ddp,ring NODES=1,2,4"),
-    "compare": ("monitor.compare:command", "runs or a sweep side by side", 'syncbed compare RUNS="id id" GOAL=0.8'),
-    "reproduce": ("monitor.reproduce:command", "a report's runs, tables and verdicts", "syncbed reproduce REPORT=r1"),
-    "dashboards-check": (
+    "rm": Command(
+        "monitor.results.remove:command",
+        "monitor.results.remove:SETTINGS",
+        "remove runs",
+        'syncbed rm RUN="id id"',
+    ),
+    "sweep": Command(
+        "monitor.experiments.sweep_command:command",
+        "monitor.experiments.sweep_command:SETTINGS",
+        "every combination of some settings",
+        "syncbed sweep SYNC=ddp,ring NODES=1,2,4",
+    ),
+    "compare": Command(
+        "monitor.experiments.compare_command:command",
+        "monitor.experiments.compare_command:SETTINGS",
+        "runs or a sweep side by side",
+        'syncbed compare RUNS="id id" GOAL=0.8',
+    ),
+    "reproduce": Command(
+        "monitor.experiments.reproduce:command",
+        "monitor.experiments.reproduce:SETTINGS",
+        "a report's runs, tables and verdicts",
+        "syncbed reproduce REPORT=r1",
+    ),
+    "dashboards-check": Command(
         "monitor.dashboards.check:command",
+        "monitor.dashboards.check:SETTINGS",
         "ask every query of every dashboard",
         "syncbed dashboards-check RUN=latest",
     ),
-    "doctor": ("monitor.doctor:command", "check this machine, say what would fix it", "syncbed doctor"),
-    "clean": ("monitor.leftovers:clean", "remove what crashed runs left behind", "syncbed clean"),
+    "doctor": Command(
+        "monitor.machine.doctor:command",
+        "monitor.cluster.settings:SETTINGS",
+        "check this machine, say what would fix it",
+        "syncbed doctor",
+    ),
+    "clean": Command(
+        "monitor.machine.leftovers:clean",
+        "monitor.cluster.settings:SETTINGS",
+        "remove what crashed runs left behind",
+        "syncbed clean",
+    ),
 }
 TAKES_A_RUN = {"show", "report", "export", "serve", "prometheus-snapshot"}
 MAKEFILE_WORDS = {"PYTHON", "PYTEST_ARGS"}  # for the Makefile itself
@@ -71,8 +187,7 @@ def main(argv: list[str] | None = None) -> int:
         if args.command in TAKES_A_RUN:
             args.run = args.run or settings.get("RUN") or "latest"
             settings.pop("RUN", None)
-        module, handler = COMMANDS[args.command][0].split(":")
-        code = getattr(import_module(module), handler)(settings, args) or 0
+        code = load(COMMANDS[args.command].handler)(settings, args) or 0
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # `syncbed runs --json | head`: nobody reads on, which is no error of ours
@@ -140,21 +255,7 @@ def warn_of_ignored(command: str, settings: dict[str, str], environment: dict[st
 
 def settings_of(command: str) -> dict[str, str]:
     """The settings that a command takes, with what each is for."""
-    if command in ("run", "where"):
-        from monitor.run import NOT_IN_SPEC
-
-        return RunSpec.settings_help() | NOT_IN_SPEC
-    if command == "serve-stop":
-        from monitor.serve import STOP_SETTINGS
-
-        return STOP_SETTINGS
-    if command in ("down", "logs"):
-        from monitor.cluster_settings import DOWN_SETTINGS, LOG_SETTINGS
-
-        return DOWN_SETTINGS if command == "down" else LOG_SETTINGS
-    of_the_cluster = ("up", "status", "doctor", "clean")
-    place = "monitor.cluster_settings" if command in of_the_cluster else COMMANDS[command][0].split(":")[0]
-    return import_module(place).SETTINGS
+    return load(COMMANDS[command].settings)
 
 
 def settings_help(command: str) -> str:
@@ -168,7 +269,7 @@ def parser(words: Collection[str]) -> argparse.ArgumentParser:
 
     `words`: what was typed. Only the command among them has its settings in its help: they take time to import.
     """
-    examples = "\n".join(f"  {example:45}{what}" for _, what, example in COMMANDS.values())
+    examples = "\n".join(f"  {command.example:45}{command.help}" for command in COMMANDS.values())
     top = Parser(
         prog="syncbed",
         description="A containerised multi-node testbed for data-parallel training.",
@@ -176,12 +277,12 @@ def parser(words: Collection[str]) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
-    for name, (_, what, example) in COMMANDS.items():
+    for name, command in COMMANDS.items():
         sub = commands.add_parser(
             name,
-            help=what,
-            description=what[0].upper() + what[1:] + ".",
-            epilog=f"example: {example}\n" + (settings_help(name) if name in words else ""),
+            help=command.help,
+            description=command.help[0].upper() + command.help[1:] + ".",
+            epilog=f"example: {command.example}\n" + (settings_help(name) if name in words else ""),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         if name in TAKES_A_RUN:

@@ -5,4 +5,5 @@ try:
 except ImportError:  # Python 3.10
     import tomli as tomllib
 
+
 TOMLDecodeError, loads = tomllib.TOMLDecodeError, tomllib.loads

@@ -7,7 +7,7 @@ import pytest
 from orchestrator import STARTED
 
 from monitor.interrupt import SIGNALS
-from monitor.runtime.local import sweep
+from monitor.runtime.ownership import sweep
 
 clocks = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
 hypothesis.settings.register_profile("no clock", **clocks)  # a busy machine is slow, not wrong

@@ -3,14 +3,14 @@
 Port 0 would give one of those that the kernel also gives to whoever connects somewhere meanwhile.
 """
 
-from monitor import node
+from node import facts
 
 _given: set[int] = set()
 
 
 def free_port() -> int:
     """One that was not given before."""
-    while (port := node.free_port()) in _given:
+    while (port := facts.free_port()) in _given:
         pass
     _given.add(port)
     return port

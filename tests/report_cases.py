@@ -4,8 +4,9 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from monitor import results
-from monitor.sampling import Row, write_csv
+from monitor.metrics.sampling import Row, write_csv
+from monitor.results import scores, store
+from monitor.results.result import SCHEMA
 from trainer import events
 from trainer.events import PHASES
 from trainer.spec import RunSpec
@@ -36,7 +37,7 @@ def write_run(folder: Path, nodes: int = 2, steps: int = 4, **changes) -> Path:
         lines.append(events.to_line(_at(end, ZERO + 0.6 * steps)))
     (folder / "events.jsonl").write_text("\n".join(lines) + "\n")
     write_csv(folder / "metrics.csv", rows(nodes))
-    results.save(result(folder.name, spec, nodes, steps) | changes, folder)
+    store.save(result(folder.name, spec, nodes, steps) | changes, folder)
     return folder
 
 
@@ -63,12 +64,12 @@ def result(run_id: str, spec: RunSpec, nodes: int, steps: int) -> dict:
     """What result.json says of such a run."""
     matrix = [[2, 1], [0, 3]]
     return {
-        **{"schema": results.SCHEMA, "id": run_id, "status": "finished", "error": None, "runtime": "docker"},
+        **{"schema": SCHEMA, "id": run_id, "status": "finished", "error": None, "runtime": "docker"},
         **{"spec": asdict(spec), "data": {"key": "k", "label": "made <b>up</b>", "train_samples": 100}},
         **{"host": {"system": "Linux", "cpu": "a & b", "cores": 2, "memory_bytes": 2**33}, "versions": {"torch": "2"}},
         **{"parameters": 29186, "gradient_bytes": 116744, "steps": steps, "train_loss": 1.5, "test_loss": 1.25},
         **{"test_accuracy": 5 / 6, "test_samples_counted": 6, "classes": ["<script>", "b"], "confusion_matrix": matrix},
-        **{"per_class": results.per_class(matrix, ["<script>", "b"]), "warnings": [], "lost_workers": []},
+        **{"per_class": scores.per_class(matrix, ["<script>", "b"]), "warnings": [], "lost_workers": []},
         **{"distinct_samples": 48, "samples_seen": 48, "synchronisations": steps, "evaluations": [], "checkpoints": []},
         "seconds": {"startup": 2.0, "training": 0.6 * steps, "evaluation": 0.5, "total": 6.0},
         "ranks": [rank_result(rank, steps) for rank in range(nodes)],

@@ -4,9 +4,9 @@ import time
 from pathlib import Path
 from queue import Queue
 
-from monitor import supervise as supervise_module
+from monitor.run import supervise as supervise_module
+from monitor.run.supervise import Supervisor
 from monitor.runtime.base import Job, RankHandle, Said
-from monitor.supervise import Supervisor
 from trainer import events
 from trainer.spec import RunSpec
 

@@ -1,41 +1,4 @@
-"""Grafana's dashboards as code: each module builds one as plain dictionaries in Grafana's v1 schema.
+"""Grafana's dashboards as code, and what is asked of a cluster's Prometheus for them.
 
-    python -m monitor.dashboards     # writes grafana/dashboards/*.json, which are committed
-
-The data source and the dashboards have fixed uids, so that links and provisioning hold on every machine.
+python -m monitor.dashboards     # writes grafana/dashboards/*.json, which are committed
 """
-
-import json
-from pathlib import Path
-from urllib.parse import urlencode
-
-from monitor.dashboards import cluster, compare, serving, training
-
-FOLDER = Path(__file__).resolve().parents[2] / "grafana" / "dashboards"
-DASHBOARDS = {  # file name: builder
-    "cluster": cluster.build,
-    "training": training.build,
-    "compare": compare.build,
-    "serving": serving.build,
-}
-
-
-def render() -> dict[str, str]:
-    """File name to JSON text of every dashboard."""
-    return {f"{name}.json": json.dumps(build(), indent=2) + "\n" for name, build in DASHBOARDS.items()}
-
-
-def training_url(grafana: str, run_id: str, since: float) -> str:
-    """The Training dashboard of a Grafana, showing one run from a moment (Unix seconds) to now."""
-    words = {"var-run": run_id, "from": round(1000 * since), "to": "now"}
-    return f"{grafana}/d/{training.UID}?{urlencode(words)}"
-
-
-def write(folder: Path = FOLDER) -> list[Path]:
-    """Write every dashboard into the folder; returns the files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    files = []
-    for name, text in render().items():
-        (folder / name).write_text(text, encoding="utf-8")
-        files.append(folder / name)
-    return files

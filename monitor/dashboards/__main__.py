@@ -1,6 +1,6 @@
 """Write the dashboards' JSON: python -m monitor.dashboards"""
 
-from monitor.dashboards import write
+from monitor.dashboards.render import write
 
 for file in write():
     print(file)

@@ -13,11 +13,13 @@ from dataclasses import asdict, dataclass
 
 from rich.table import Table
 
-from monitor import cluster, engine, prometheus, summary
-from monitor.cluster_settings import project
-from monitor.dashboards import DASHBOARDS
+from monitor import console
 from monitor.dashboards.parts import MAY_BE_EMPTY, RUN_INFO
+from monitor.dashboards.render import DASHBOARDS
+from monitor.engine import containers, naming, sdk
+from monitor.engine.naming import project
 from monitor.errors import RunFailed, UserError, refuse_unknown
+from monitor.metrics import prometheus
 
 SETTINGS = {
     "RUN": "the run whose time is looked at: an id, or latest, which is the default",
@@ -84,13 +86,13 @@ def command(settings: dict[str, str], args) -> int:
     """CLI `dashboards-check`. 0: every query has data, or may be without. RunFailed names the panels that lack it."""
     refuse_unknown(settings, SETTINGS)
     name = project(settings)
-    client = engine.connect()
-    with engine.guard():
-        url = cluster.urls(client, name).get("prometheus")
+    client = sdk.connect()
+    with sdk.guard():
+        url = containers.urls(client, name).get("prometheus")
     if url is None:
-        raise UserError(f"no Prometheus runs in cluster {name}: make cluster-up{engine.words(name)} starts one")
+        raise UserError(f"no Prometheus runs in cluster {name}: make cluster-up{naming.words(name)} starts one")
     try:
-        window, answers = _ask_all(url, settings.get("RUN", "latest"), engine.words(name))
+        window, answers = _ask_all(url, settings.get("RUN", "latest"), naming.words(name))
     except prometheus.NotAnswering as error:
         raise RunFailed(f"Prometheus at {url}: {error}") from None
     if args.json:
@@ -184,7 +186,7 @@ def _found(answer: Answer) -> dict:
 
 
 def _show(answers: list[Answer], window: Window) -> None:
-    say = summary.console(stderr=False)
+    say = console.console(stderr=False)
     seconds = window.end - window.start
     when = time.strftime("%H:%M:%S", time.localtime(window.start))
     say.print(f"run {window.run}, {seconds:.0f} s from {when}", highlight=False)

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from monitor import results
 from monitor.errors import UserError
-from monitor.recovery import kept
-from monitor.sampling import HEADER, Row
+from monitor.metrics.sampling import HEADER, Row
+from monitor.results import store
+from monitor.results.attempts import kept
 from trainer import events
 
 TEXT = ("node",)
@@ -32,7 +32,7 @@ class Run:
 
 def load(folder: Path) -> Run:
     """Read a run's folder. Raises UserError in one line; what a run that failed early or goes on lacks is empty."""
-    result = {"ranks": []} | writable(results.load(folder.name, folder.parent))
+    result = {"ranks": []} | writable(store.load(folder.name, folder.parent))
     per_epoch = None
     steps: dict[int, list[events.Step]] = {}
     trained: dict[int, events.Trained] = {}

@@ -2,10 +2,10 @@
 
 from itertools import pairwise
 
-from monitor.faults import AT_ONCE
+from monitor.conditions.faults import AT_ONCE
+from monitor.metrics.sampling import Row
 from monitor.report.load import Run
 from monitor.report.plots import Lines, Series, Span
-from monitor.sampling import Row
 
 SHORT_SECONDS = 0.5  # between two scrapes that tell a rate
 LONG_GAP_SECONDS = 3.0  # between two scrapes of a node: the line is broken there

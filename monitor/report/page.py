@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from monitor.report.plots import Plot, alone, svg
-from monitor.report.tables import Table, escape
+from monitor.results.table import Table, escape
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-from monitor import figures, recovery, summary, words
 from monitor.report import nodes
 from monitor.report.load import Run
 from monitor.report.page import Page, Printed, Section
 from monitor.report.plots import Bars, Lines, Matrix, Series
-from monitor.report.tables import PER_CENT, Table
-from monitor.results import joined_loss
-from monitor.summary import number, share
+from monitor.results import attempts, scores, show, text, words
+from monitor.results.scores import joined_loss
+from monitor.results.table import PER_CENT, Table
+from monitor.results.text import number, share
 from trainer.events import PHASES
 from trainer.registry import MODELS
 
@@ -73,7 +73,7 @@ def outcome(result: dict) -> Table:
     }
     rows = [[name, value] for name, value in known.items() if value != "-"]
     for restart in restarts:
-        rows.append([f"restart {restart['attempt']}", recovery.sentence(restart)])
+        rows.append([f"restart {restart['attempt']}", attempts.sentence(restart)])
     for lost in result.get("lost_workers") or ():
         rows.append(["went on without", f"rank {lost['rank']}, which {lost['reason']} at step {lost['step']}"])
     return Table("outcome", "What it came to", ["", "value"], rows)
@@ -81,7 +81,7 @@ def outcome(result: dict) -> Table:
 
 def ranks(result: dict) -> list:
     """The table per rank with its mean, as report R1 prints it, and the phases as stacked bars."""
-    if not figures.workers(result):
+    if not scores.workers(result):
         return []
     return [rank_table(result), phases(result)]
 
@@ -97,18 +97,18 @@ def rank_table(result: dict, name: str = "ranks", title: str = "Ranks") -> Table
         "peak MB": (lambda r: _each(r["peak_memory_bytes"], 1, 1e6), 0),
     }
     of_node = {
-        "peak CPU %": (summary.of_node(result["ranks"], "peak_cpu_percent"), 0),
-        "throttled s": (summary.of_node(result["ranks"], "throttled_seconds"), 2),
+        "peak CPU %": (show.of_node(result["ranks"], "peak_cpu_percent"), 0),
+        "throttled s": (show.of_node(result["ranks"], "throttled_seconds"), 2),
     }
     rows = [
         [r["rank"], r["node"], r.get("role", "worker"), r["steps"], *(take(r) for take, _ in columns.values())]
         + [known[i] for known, _ in of_node.values()]
         for i, r in enumerate(result["ranks"])
     ]
-    workers = figures.workers(result)
-    means = [figures.mean_of_known(take(r) for r in workers) for take, _ in columns.values()]
+    workers = scores.workers(result)
+    means = [text.mean(take(r) for r in workers) for take, _ in columns.values()]
     at = [i for i, r in enumerate(result["ranks"]) if r in workers]
-    means += [figures.mean_of_known(known[i] for i in at) for known, _ in of_node.values()]
+    means += [text.mean(known[i] for i in at) for known, _ in of_node.values()]
     rows.append([None, "mean of the workers", "", None, *means])
     places = [None, None, None, None, *(p for _, p in (*columns.values(), *of_node.values()))]
     return Table(name, title, ["rank", "node", "role", "steps", *columns, *of_node], rows, places, [RANK_NOTE])
@@ -116,7 +116,7 @@ def rank_table(result: dict, name: str = "ranks", title: str = "Ranks") -> Table
 
 def phases(result: dict) -> Bars:
     """Mean seconds of a step by phase, a bar per worker."""
-    workers = figures.workers(result)
+    workers = scores.workers(result)
     parts = {PHASE_NAMES.get(p, p): [rank["phase_seconds"][p] for rank in workers] for p in PHASES}
     labels = [f"rank {rank['rank']}" for rank in workers]
     return Bars("phases", "Phases of a step, mean of each rank", "seconds", labels, parts)

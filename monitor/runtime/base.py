@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
 
-from monitor.conditions import Conditions
-from monitor.faults import Fault
-from monitor.limits import Limits
-from monitor.sampling import Row
+from monitor.conditions.conditions import Conditions
+from monitor.conditions.faults import Fault
+from monitor.metrics.sampling import Row
+from node.limits import Limits
 from trainer.layout import Seat, on_node, seats
 from trainer.spec import RunSpec
 
@@ -43,7 +43,7 @@ class Job:
     def request(
         self, seat: Seat, python: str, limits: Limits | None = None, shaped: bool | None = None, **environment: str
     ) -> bytes:
-        """What the node's launcher reads on its stdin (monitor/node.py), a line of JSON."""
+        """What the node's launcher reads on its stdin (node/launcher.py), a line of JSON."""
         ranks = {
             "RANK": str(seat.rank),
             "WORLD_SIZE": str(len(self.seats)),

@@ -1,7 +1,7 @@
 """RUNTIME=docker: every node is a container of the cluster that `make cluster-up` started.
 
 A rank is a `docker exec` of the node's launcher. Its stdin stays attached: when this process dies, Docker closes it,
-and the launcher ends the rank (monitor/node.py). Data goes in and checkpoints come out through volumes and Docker's
+and the launcher ends the rank (node/launcher.py). Data goes in and checkpoints come out through volumes and Docker's
 archive calls: no folder of the host is mounted, so a remote or rootless engine works as well.
 """
 
@@ -17,19 +17,22 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from queue import Queue
 
-from monitor import cluster, cluster_settings, dashboards, engine, limits, prometheus
 from monitor.clock import CLOCK
-from monitor.conditions import Conditions
+from monitor.conditions.conditions import Conditions
+from monitor.conditions.faults import Fault
+from monitor.conditions.links import Link
+from monitor.dashboards import render
+from monitor.engine import container_limits, containers, inspection, naming, sdk
+from monitor.engine.images import code_hash
 from monitor.errors import Busy, NoEngine, RunFailed, UserError
-from monitor.faults import Fault
-from monitor.images import code_hash
-from monitor.links import Link
-from monitor.node import LAUNCHER
+from monitor.metrics import prometheus
+from monitor.metrics.sampling import Row
 from monitor.runtime import volumes, wires
 from monitor.runtime.base import Job, RankHandle, Runtime
 from monitor.runtime.docker_rank import PYTHON, DockerRank, Execution
 from monitor.runtime.node_faults import NodeFaults
-from monitor.sampling import Row
+from node import limits
+from node.leftovers import LAUNCHER
 from trainer.checkpoint_folder import COMPLETE
 from trainer.layout import Seat
 from trainer.spec import RunSpec
@@ -44,7 +47,7 @@ class DockerRuntime(Runtime):
     def __init__(self, client, project: str, containers: dict[str, object]):
         self._api = client.api
         self._client = client
-        self._project, self._words = project, engine.words(project)
+        self._project, self._words = project, naming.words(project)
         self._containers = containers  # by node name, in rank order
         self._port = 0
         self._data_present: set[str] = set()
@@ -58,17 +61,17 @@ class DockerRuntime(Runtime):
 
         An engine that is there but cannot be used may hold a cluster: stderr then says why it is not looked for.
         """
-        project = cluster_settings.project({"PROJECT": project})
+        project = naming.project({"PROJECT": project})
         try:
-            client = engine.connect()
+            client = sdk.connect()
         except UserError as error:
             if required:
                 raise
             if not isinstance(error, NoEngine):
                 print(f"warning: no cluster was looked for: {error}", file=sys.stderr)
             return None
-        with engine.guard():
-            found = client.containers.list(all=True, filters={"label": f"{engine.PROJECT_LABEL}={project}"})
+        with sdk.guard():
+            found = client.containers.list(all=True, filters={"label": f"{naming.PROJECT_LABEL}={project}"})
         nodes = [
             container for container in found if container.labels.get("com.docker.compose.service", "").startswith(NODE)
         ]
@@ -76,7 +79,7 @@ class DockerRuntime(Runtime):
         containers = {container.labels["com.docker.compose.service"]: container for container in nodes}
         if not any(container.status == "running" for container in containers.values()):
             if required:
-                raise UserError(f"no cluster {project} is up; `make cluster-up{engine.words(project)}` starts it")
+                raise UserError(f"no cluster {project} is up; `make cluster-up{naming.words(project)}` starts it")
             return None
         return cls(client, project, containers)
 
@@ -92,7 +95,7 @@ class DockerRuntime(Runtime):
         with suppress(UserError):
             urls = self._urls()
             if "grafana" in urls:
-                return dashboards.training_url(urls["grafana"], run_id, time.time())
+                return render.training_url(urls["grafana"], run_id, time.time())
             return urls.get("prometheus")
         return None
 
@@ -110,14 +113,15 @@ class DockerRuntime(Runtime):
                 mends = f"`make cluster-up{self._words}` mends it, `make logs{self._words}` shows why"
                 raise UserError(f"node {name} is {state}; {mends}")
         with ThreadPoolExecutor(len(names)) as pool:
-            facts = list(pool.map(lambda name: engine.node_facts(self._containers[name]), names))
+            facts = list(pool.map(lambda name: inspection.node_facts(self._containers[name]), names))
         for name, fact in zip(names, facts, strict=True):
             self._judge(name, fact, names)
-        with engine.guard():
+        with sdk.guard():
             info = self._client.info()
         host = info["NCPU"], info["MemTotal"]
         self.limits = [
-            conditions.limits(node, limits.own(self._containers[name]), *host) for node, name in enumerate(names)
+            conditions.limits(node, container_limits.own(self._containers[name]), *host)
+            for node, name in enumerate(names)
         ]
         self._links, self.links = conditions.links, [link.facts() for link in conditions.links]
         if self._links:
@@ -151,7 +155,7 @@ class DockerRuntime(Runtime):
         if fact["shm_bytes"] < LEAST_SHM_BYTES:
             raise UserError(f"node {name}: /dev/shm has {fact['shm_bytes']} bytes, 64 MiB are needed; {again}")
         found = {"cpus": fact["cpu_limit_cores"], "memory_bytes": fact["memory_limit_bytes"]}
-        if problem := limits.wrong(found, limits.now(self._containers[name])):
+        if problem := limits.wrong(found, container_limits.now(self._containers[name])):
             raise UserError(f"node {name}: {problem}; {again}")
 
     def _carry(self, volume: str, members: dict[str, Path | None]) -> None:
@@ -185,10 +189,10 @@ class DockerRuntime(Runtime):
             SYNCBED_OUT=f"/runs/{job.run_id}",
             SYNCBED_RESUME=self._resume,
         )
-        command = [PYTHON, "-m", "monitor.node", "run"]
+        command = [PYTHON, "-m", "node.launcher", "run"]
         container = self._containers[self.node_name(seat.node)]
         mark = {LAUNCHER: job.run_id}
-        with engine.guard():
+        with sdk.guard():
             exec_id = self._api.exec_create(container.id, command, stdin=True, environment=mark)["Id"]
             stream = self._api.exec_start(exec_id, socket=True)
         return DockerRank(stream, request, seat.rank, said, Execution(container, exec_id, job.run_id))
@@ -203,9 +207,9 @@ class DockerRuntime(Runtime):
             self.links = [link.facts() | {"measured": seen} for link, seen in zip(self._links, found, strict=True)]
 
     def _bring_about(self, container, wanted: limits.Limits, link: Link | None) -> None:
-        with engine.guard():
+        with sdk.guard():
             container.reload()  # another run may have taken place since it was looked at
-            limits.put(container, wanted)
+            container_limits.put(container, wanted)
         if link or container.name in self._shaped:
             self._shaped.add(container.name)
             wires.shape(self._client, container, self._project, link)
@@ -221,7 +225,7 @@ class DockerRuntime(Runtime):
         target = job.run_folder / path
         part = target.with_name(f".{target.name}.part")
         try:
-            with engine.guard(), tempfile.TemporaryFile() as bundle:
+            with sdk.guard(), tempfile.TemporaryFile() as bundle:
                 chunks, _ = node.get_archive(inside)
                 for chunk in chunks:
                     bundle.write(chunk)
@@ -244,19 +248,19 @@ class DockerRuntime(Runtime):
         return [replace(row, time=round(CLOCK.of_shown(row.time), 3)) for row in rows if row.node in names]
 
     def _urls(self) -> dict[str, str]:
-        with engine.guard():
-            return cluster.urls(self._client, self._project)
+        with sdk.guard():
+            return containers.urls(self._client, self._project)
 
     def again(self, job: Job, seconds: float, stop: Callable[[], bool]) -> None:
         until = time.monotonic() + seconds
         names = [self.node_name(node) for node in range(job.spec.nodes)]
         while not stop():
             try:
-                with engine.guard():
+                with sdk.guard():
                     for name in names:
                         self._containers[name].reload()
                 with ThreadPoolExecutor(len(names)) as pool:
-                    facts = list(pool.map(lambda name: engine.node_facts(self._containers[name]), names))
+                    facts = list(pool.map(lambda name: inspection.node_facts(self._containers[name]), names))
                 if holder := next((f["run"] for f in facts if f["run"] not in (None, job.run_id)), None):
                     raise Busy(holder)
                 problem = next(filter(None, map(self._not_ready, names, facts, [names] * len(names))), None)
@@ -280,12 +284,12 @@ class DockerRuntime(Runtime):
         return f"node {name} cannot resolve {', '.join(lost)}" if lost else None
 
     def release(self, job: Job) -> None:
-        with engine.guard():
+        with sdk.guard():
             nodes = [self._containers[self.node_name(node)] for node in range(job.spec.nodes)]
         if self._held:  # else they are another's, with what that one brought about
             shaped = {container: container.name in self._shaped for container in nodes}
             wires.take_back(self._client, shaped, self._project, nodes[0], job.run_id)
-        with engine.guard():
+        with sdk.guard():
             nodes[0].exec_run(["rm", "-rf", f"/runs/{job.run_id}"])
 
 

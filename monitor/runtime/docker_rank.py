@@ -9,7 +9,7 @@ from queue import Queue
 from docker.errors import NotFound
 from docker.utils import socket as docker_socket
 
-from monitor import engine
+from monitor.engine import sdk
 from monitor.errors import UserError
 from monitor.runtime.base import Lines, RankHandle, Said
 
@@ -30,7 +30,7 @@ class Execution:
     def gone(self) -> str:
         """Why it is."""
         until = time.monotonic() + SETTLE_SECONDS
-        with suppress(UserError), engine.guard():
+        with suppress(UserError), sdk.guard():
             while (why := self._why()) == KILLED and time.monotonic() < until:
                 time.sleep(0.05)
             return why
@@ -52,8 +52,8 @@ class Execution:
 
     def end(self) -> None:
         """Kill it and its rank. It may be stopped: then it does not see that we are gone, and would hold the node."""
-        with suppress(UserError), engine.guard():
-            self._container.exec_run([PYTHON, "-m", "monitor.node", "end", self._run_id])
+        with suppress(UserError), sdk.guard():
+            self._container.exec_run([PYTHON, "-m", "node.launcher", "end", self._run_id])
 
 
 def _since(container) -> str:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 from docker.utils import socket as docker_socket
 
-from monitor import engine
+from monitor.engine import sdk
 from monitor.errors import UserError
 from monitor.runtime.docker_rank import PYTHON
 
@@ -24,9 +24,9 @@ def hold(node, who: str) -> Iterator[bool]:
     """
     stream, connection, theirs = None, None, False
     try:
-        with suppress(UserError), engine.guard():
+        with suppress(UserError), sdk.guard():
             api = node.client.api
-            command = [PYTHON, "-m", "monitor.node", "hold", who]
+            command = [PYTHON, "-m", "node.launcher", "hold", who]
             stream = api.exec_start(api.exec_create(node.id, command, stdin=True)["Id"], socket=True)
             connection = getattr(stream, "_sock", stream)  # the SDK hands out a read-only view of the socket
             theirs = _first_line(connection) == "busy"

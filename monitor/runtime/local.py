@@ -3,10 +3,8 @@
 A node is two processes: the launcher with its rank, and an agent that the orchestrator scrapes once a second.
 """
 
-import fcntl
 import importlib.util
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,21 +15,18 @@ from contextlib import suppress
 from pathlib import Path
 from queue import Queue
 
-import psutil
-
-from monitor import ending, mpi
-from monitor.conditions import Conditions
+from monitor.conditions.conditions import Conditions
+from monitor.conditions.faults import Fault
 from monitor.errors import UserError
-from monitor.faults import Fault
-from monitor.node import free_port
+from monitor.metrics.sampling import Row, Sampler
 from monitor.runtime.base import Job, Lines, RankHandle, Runtime, Said
-from monitor.sampling import Row, Sampler
+from monitor.runtime.ownership import STATE_PREFIX, own
+from node import ending, mpi
+from node.facts import free_port
 from trainer.layout import Seat, on_node
 from trainer.spec import RunSpec
 
 ROOT = Path(__file__).resolve().parents[2]
-STATE_PREFIX = "syncbed-"  # of the folder in the machine's folder for temporary files that holds the nodes' state
-OWNER = "owner"  # a file in it, locked by the orchestrator for as long as that lives
 CLOSE_SECONDS = 2.0  # how long a launcher may take to end once its rank is killed
 
 
@@ -78,7 +73,7 @@ class LocalRuntime(Runtime):
     def start(self, job: Job, seat: Seat, said: Queue) -> RankHandle:
         state = self._node_state(seat.node)
         process = subprocess.Popen(
-            [sys.executable, "-m", "monitor.node", "run"],
+            [sys.executable, "-m", "node.launcher", "run"],
             env=_environment() | {"SYNCBED_STATE": str(state)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -121,7 +116,7 @@ class LocalRuntime(Runtime):
     def _start_agent(self, node: int, launchers: list[int], metrics: Path) -> None:
         flags = ["--port", "0", "--node", self.node_name(node), "--watch-stdin"]
         agent = subprocess.Popen(
-            [sys.executable, "-m", "monitor.agent", *flags, *(f"--process={pid}" for pid in launchers)],
+            [sys.executable, "-m", "node.agent", *flags, *(f"--process={pid}" for pid in launchers)],
             env=_environment() | {"PROMETHEUS_MULTIPROC_DIR": str(metrics)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -202,42 +197,6 @@ def _end(rank: int, readers: list[threading.Thread], process: subprocess.Popen, 
         reader.join()
     process.wait()
     said.put(Said(rank, "stdout", None))
-
-
-def sweep() -> list[str]:
-    """Remove what orchestrators that were killed left on this machine, and say what it was, a line each."""
-    removed = []
-    for folder in sorted(Path(tempfile.gettempdir()).glob(f"{STATE_PREFIX}*")):
-        with suppress(OSError):  # another user's, or gone already
-            if folder.is_symlink() or folder.stat().st_uid != os.getuid() or not ownerless(folder):
-                continue
-            for process in ending.all_processes():
-                with suppress(psutil.Error):
-                    if any(value.startswith(f"{folder}/") for value in process.environ().values()):
-                        if ending.kill([process]):  # one that still runs may write into the folder
-                            raise TimeoutError(f"process {process.pid} does not end")
-                        removed.append(f"process {process.pid} of a run whose orchestrator was killed")
-            shutil.rmtree(folder)
-            removed.append(f"folder {folder} of a run whose orchestrator was killed")
-    return removed
-
-
-def own(folder: Path):
-    """Mark the folder as this process's, until the file that is returned is closed or the process ends."""
-    file = (folder / f"{OWNER}.part").open("w")
-    fcntl.flock(file, fcntl.LOCK_EX)
-    (folder / f"{OWNER}.part").rename(folder / OWNER)
-    return file
-
-
-def ownerless(folder: Path) -> bool:
-    """Whether the process that owned this folder has ended. Raises OSError for a folder that nobody ever owned."""
-    with (folder / OWNER).open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
 
 
 def _environment() -> dict[str, str]:

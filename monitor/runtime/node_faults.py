@@ -6,12 +6,13 @@ from dataclasses import replace
 
 from docker import DockerClient
 
-from monitor import engine, limits
+from monitor.conditions.faults import SETTING, Fault
+from monitor.conditions.links import Link
+from monitor.engine import container_limits, sdk
 from monitor.errors import UserError
-from monitor.faults import SETTING, Fault
-from monitor.limits import Limits
-from monitor.links import Link
 from monitor.runtime import wires
+from node import limits
+from node.limits import Limits
 
 
 class NodeFaults:
@@ -65,7 +66,7 @@ class NodeFaults:
             case "partition":
                 self._part(fault.groups)
             case "restart":
-                with engine.guard():
+                with sdk.guard():
                     node.restart(timeout=0)
                 self._join(fault.target)
 
@@ -81,10 +82,10 @@ class NodeFaults:
                 self._part(())
 
     def _hold(self, node, wanted: Limits) -> None:
-        with engine.guard():
+        with sdk.guard():
             node.reload()
-            limits.put(node, wanted)
-            if problem := limits.wrong(limits.now(node), wanted):
+            container_limits.put(node, wanted)
+            if problem := limits.wrong(container_limits.now(node), wanted):
                 raise UserError(f"node {node.name}: {problem}")
 
     def mend(self, shaped: Sequence[bool]) -> None:
@@ -111,7 +112,7 @@ class NodeFaults:
         self._groups = groups
         side = {node: i for i, group in enumerate(groups) for node in group}
         before = self._cut
-        with engine.guard():
+        with sdk.guard():
             where = [_address(node) for node in self._nodes] if groups else []
         self._cut = [
             [where[other] for other in side if node in side and side[other] != side[node]]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from docker import DockerClient
 
-from monitor import engine
+from monitor.engine import naming, sdk
 from monitor.errors import RunFailed
 
 NODE_UID = 10001  # of the node's user, see images/trainer/Dockerfile
@@ -18,7 +18,7 @@ def carry(client: DockerClient, image: str, project: str, volume: str, members: 
     A container of the image that is never started carries the volume while Docker unpacks into it: services may see it
     read-only.
     """
-    with engine.guard(), tempfile.TemporaryFile() as bundle:
+    with sdk.guard(), tempfile.TemporaryFile() as bundle:
         with tarfile.open(fileobj=bundle, mode="w") as tar:
             for name, path in members.items():
                 if path is None:
@@ -28,7 +28,7 @@ def carry(client: DockerClient, image: str, project: str, volume: str, members: 
         bundle.seek(0)
         carrier = client.containers.create(
             image,
-            labels={engine.PROJECT_LABEL: project},
+            labels={naming.PROJECT_LABEL: project},
             volumes={f"{project}_{volume}": {"bind": f"/{volume}", "mode": "rw"}},
         )
         try:

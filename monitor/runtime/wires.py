@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from docker import DockerClient
 
-from monitor import engine, limits
+from monitor.conditions.links import Link
+from monitor.engine import container_limits, naming, sdk
 from monitor.errors import RunFailed, UserError
-from monitor.links import Link
 from monitor.runtime.hold import hold
+from node import limits
 
 FRAME, PAYLOAD = 1514, 1448  # bytes: a full TCP segment as tbf counts it, and what it carries (MTU 1500, time stamps)
 SECONDS = 1.0  # of sending that are measured
@@ -52,17 +53,17 @@ def shape(client: DockerClient, container, project: str, link: Link | None, cut:
 
 
 def _helper(client: DockerClient, image: str, project: str, network: str, *arguments: str) -> dict:
-    with engine.guard():
+    with sdk.guard():
         helper = client.containers.create(
             image,
-            [PYTHON, "-m", "monitor.shaping", *arguments],
+            [PYTHON, "-m", "node.shaping", *arguments],
             network_mode=network,
             user="0",
             cap_drop=["ALL"],
             cap_add=["NET_ADMIN"],
             security_opt=["no-new-privileges:true"],
             read_only=True,
-            labels={engine.PROJECT_LABEL: project},
+            labels={naming.PROJECT_LABEL: project},
         )
         try:
             helper.start()
@@ -71,7 +72,7 @@ def _helper(client: DockerClient, image: str, project: str, network: str, *argum
         finally:
             helper.remove(force=True)  # also one that could not be started
     if not out:
-        raise RunFailed(f"the link could not be shaped: {engine.one_line(err.decode(errors='replace'))}")
+        raise RunFailed(f"the link could not be shaped: {sdk.one_line(err.decode(errors='replace'))}")
     told = json.loads(out)
     if "error" in told:
         raise RunFailed(f"the link could not be shaped: {told['error']}")
@@ -83,7 +84,11 @@ def take_back(client: DockerClient, nodes: dict, project: str, first, who: str) 
 
     `nodes`: whether each one's link is shaped. `first`: the cluster's node 0. Returns what was taken back.
     """
-    changed = {c: shaped for c, shaped in nodes.items() if shaped or limits.wrong(limits.now(c), limits.own(c))}
+    changed = {
+        c: shaped
+        for c, shaped in nodes.items()
+        if shaped or limits.wrong(container_limits.now(c), container_limits.own(c))
+    }
     if not changed:
         return []
     with hold(first, who) as ours:
@@ -96,9 +101,9 @@ def take_back(client: DockerClient, nodes: dict, project: str, first, who: str) 
 
 def _take_back(client: DockerClient, container, shaped: bool, project: str) -> list[str]:
     done = []
-    with engine.guard():
+    with sdk.guard():
         container.reload()
-        if limits.put(container, limits.own(container)):
+        if container_limits.put(container, container_limits.own(container)):
             done.append(f"a run's limits of {container.name}")
     if shaped and container.status in ("running", "paused"):  # else its interface is gone, and what shaped it
         shape(client, container, project, None)
@@ -166,8 +171,8 @@ def _buffer(link: Link) -> int:
 
 
 def _between(client: DockerClient, sender, receiver, seconds: float, buffer: int = 0) -> dict:
-    probe = [PYTHON, "-m", "monitor.probe"]
-    with engine.guard():
+    probe = [PYTHON, "-m", "node.probe"]
+    with sdk.guard():
         serving = client.api.exec_create(receiver.id, [*probe, "serve", str(seconds)])["Id"]
         said = client.api.exec_start(serving, stream=True)
         first = _json(next(said, b""), receiver)
@@ -175,7 +180,7 @@ def _between(client: DockerClient, sender, receiver, seconds: float, buffer: int
         code, out = sender.exec_run([*probe, "send", host, port, str(seconds), str(buffer)])
         if code:
             raise RunFailed(
-                f"node {sender.name} could not measure its link: {engine.one_line(out.decode(errors='replace'))}"
+                f"node {sender.name} could not measure its link: {sdk.one_line(out.decode(errors='replace'))}"
             )
         rest = b"".join(said)
     payload = _json(rest, receiver)["bits_per_second"]
@@ -186,7 +191,7 @@ def _json(said: bytes, container) -> dict:
     try:
         return json.loads(said)
     except ValueError:
-        text = engine.one_line(said.decode(errors="replace"))
+        text = sdk.one_line(said.decode(errors="replace"))
         raise RunFailed(f"node {container.name} could not measure its link: {text or 'it said nothing'}") from None
 
 

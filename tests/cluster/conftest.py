@@ -13,8 +13,9 @@ import pytest
 from ports import free_port
 from testbed import NODES, PROJECT, Cluster, syncbed
 
-from monitor import engine
-from monitor.cluster import containers, remove_project
+from monitor import checkout
+from monitor.engine import compose, sdk
+from monitor.engine.containers import containers, remove_project
 from monitor.errors import UserError
 
 HERE = Path(__file__).parent
@@ -33,8 +34,8 @@ def pytest_collection_modifyitems(items):
 def client() -> docker.DockerClient:
     """A client of the engine these tests need."""
     try:
-        client = engine.connect()
-        engine.compose_command()
+        client = sdk.connect()
+        compose.compose_command()
     except UserError as error:
         if os.environ.get("SYNCBED_REQUIRE_CLUSTER") == "1":
             pytest.fail(f"SYNCBED_REQUIRE_CLUSTER=1, and {error}", pytrace=False)
@@ -58,7 +59,7 @@ def cluster(client, request) -> Cluster:
 
 
 def _keep_logs(client) -> None:
-    folder = engine.ROOT / ".build" / "test-logs"
+    folder = checkout.ROOT / ".build" / "test-logs"
     folder.mkdir(parents=True, exist_ok=True)
     for container in containers(client, PROJECT):
         (folder / f"{container.name}.log").write_bytes(container.logs(timestamps=True))

@@ -15,11 +15,11 @@ from orchestrator import wait_until
 from ports import free_port
 from testbed import PROJECT, command, said, syncbed
 
-from monitor import engine
-from monitor.cluster import containers, remove_project
-from monitor.conditions import Conditions
+from monitor.conditions.conditions import Conditions
+from monitor.engine import inspection, naming
+from monitor.engine.containers import containers, remove_project
+from monitor.engine.images import code_hash
 from monitor.errors import UserError
-from monitor.images import code_hash
 from monitor.runtime.docker import DockerRuntime
 from trainer.spec import RunSpec
 
@@ -37,7 +37,7 @@ def other(client):
 def belongings(client, project):
     """Names of everything that carries the project's label, or Compose's, or the name."""
     found = set()
-    for label in (engine.PROJECT_LABEL, "com.docker.compose.project"):
+    for label in (naming.PROJECT_LABEL, "com.docker.compose.project"):
         mine = {"label": f"{label}={project}"}
         found |= {c.name for c in client.containers.list(all=True, filters=mine)}
         found |= {n.name for n in client.networks.list(filters=mine)}
@@ -121,7 +121,7 @@ def test_the_runs_volume_is_shared_by_the_nodes(cluster):
 
 def test_limits_are_what_was_asked_for_and_what_the_engine_says(cluster):
     for rank, container in enumerate(cluster.nodes):
-        fact, host = engine.node_facts(container), container.attrs["HostConfig"]
+        fact, host = inspection.node_facts(container), container.attrs["HostConfig"]
         assert fact["rank"] == rank and fact["world_size"] == 4
         assert fact["hostname"] == f"trainer-{rank}"
         assert not any(address.startswith("127.") for address in fact["addresses"])
@@ -129,7 +129,7 @@ def test_limits_are_what_was_asked_for_and_what_the_engine_says(cluster):
         assert fact["cpu_limit_cores"] == pytest.approx(host["CpuQuota"] / host["CpuPeriod"], abs=0.002)
         assert fact["memory_limit_bytes"] == host["Memory"]
         assert fact["shm_bytes"] == host["ShmSize"] == 256 * 2**20
-        assert fact["code"] == code_hash() == container.labels[engine.CODE_LABEL]
+        assert fact["code"] == code_hash() == container.labels[naming.CODE_LABEL]
         assert fact["run"] is None and fact["leftovers"] == []
 
 
@@ -172,7 +172,7 @@ def test_status_tells_every_node(cluster):
     told = json.loads(syncbed("status", f"PROJECT={PROJECT}", "--json").stdout)
     assert [row["name"] for row in told["nodes"]] == [f"trainer-{rank}" for rank in range(4)]
     assert all(row["state"] == "running" and row["health"] == "healthy" and row["run"] is None for row in told["nodes"])
-    addresses = [engine.node_facts(node)["addresses"] for node in cluster.nodes]
+    addresses = [inspection.node_facts(node)["addresses"] for node in cluster.nodes]
     assert [[row["address"]] for row in told["nodes"]] == addresses
     assert told["urls"]["prometheus"] == cluster.prometheus_url
     assert "trainer-3" in syncbed("status", f"PROJECT={PROJECT}").stdout
@@ -202,15 +202,15 @@ def test_another_clusters_port_is_refused_by_its_name(cluster, other):
 
 
 def test_scaling_keeps_exactly_the_nodes_asked_for_and_down_leaves_nothing(client, other):
-    for nodes, cpus in ((1, 0.3), (3, 0.2), (2, 0.2)):
-        done = syncbed("up", *other, f"NODES={nodes}", f"CPUS={cpus}", "--json")
+    for count, cpus in ((1, 0.3), (3, 0.2), (2, 0.2)):
+        done = syncbed("up", *other, f"NODES={count}", f"CPUS={cpus}", "--json")
         assert done.returncode == 0, done.stderr
         present = containers(client, OTHER)
-        names = [service(c) for c in present if c.labels[engine.ROLE_LABEL] == "node"]
-        assert names == [f"trainer-{rank}" for rank in range(nodes)]
+        names = [service(c) for c in present if c.labels[naming.ROLE_LABEL] == "node"]
+        assert names == [f"trainer-{rank}" for rank in range(count)]
         told = json.loads(done.stdout)["nodes"]
-        assert [node["cpu_limit_cores"] for node in told] == pytest.approx([cpus] * nodes, abs=0.002)
-        assert {node["world_size"] for node in told} == {nodes}
+        assert [node["cpu_limit_cores"] for node in told] == pytest.approx([cpus] * count, abs=0.002)
+        assert {node["world_size"] for node in told} == {count}
         assert {node["memory_limit_bytes"] for node in told} == {512 * 2**20}
     there = belongings(client, OTHER)
     removed = syncbed("down", f"PROJECT={OTHER}")
@@ -223,7 +223,7 @@ def test_scaling_keeps_exactly_the_nodes_asked_for_and_down_leaves_nothing(clien
 
 def test_up_mends_a_node_that_was_removed_stopped_or_paused(client, other):
     assert syncbed("up", *other, "NODES=3", "CPUS=0.2").returncode == 0
-    first, second, third = (c for c in containers(client, OTHER) if c.labels[engine.ROLE_LABEL] == "node")
+    first, second, third = (c for c in containers(client, OTHER) if c.labels[naming.ROLE_LABEL] == "node")
     first.stop(timeout=0)
     second.remove(force=True)
     third.pause()
@@ -261,7 +261,7 @@ def test_up_is_refused_while_a_run_holds_the_nodes(cluster):
         assert [row["run"] for row in told["nodes"]] == ["the-run", None, None, None]
     finally:
         inside(node, f"kill -9 {pid}")
-        wait_until(lambda: engine.node_facts(node)["run"] is None)
+        wait_until(lambda: inspection.node_facts(node)["run"] is None)
 
 
 def test_a_cluster_of_an_older_image_is_told_from_a_current_one(cluster, monkeypatch):
@@ -275,8 +275,8 @@ def test_a_cluster_of_an_older_image_is_told_from_a_current_one(cluster, monkeyp
 def test_clean_removes_a_dead_cluster_and_spares_the_living(cluster, client):
     dead = f"{PROJECT}-dead"
     try:
-        client.networks.create(f"{dead}_cluster", labels={engine.PROJECT_LABEL: dead})
-        client.volumes.create(f"{dead}_runs", labels={engine.PROJECT_LABEL: dead})
+        client.networks.create(f"{dead}_cluster", labels={naming.PROJECT_LABEL: dead})
+        client.volumes.create(f"{dead}_runs", labels={naming.PROJECT_LABEL: dead})
         young = syncbed("clean", f"PROJECT={dead}")
         assert young.returncode == 0 and "nothing was left" in young.stdout, "it might be starting"
         before = belongings(client, PROJECT)
@@ -293,7 +293,7 @@ def test_two_ups_at_once_end_in_one_good_cluster(client, other):
     assert [done.returncode for done in both] == [0, 0], [done.stderr for done in both]
     assert sum("waiting for another command" in done.stderr for done in both) == 1
     assert len(client.networks.list(f"{OTHER}_cluster")) == 1
-    assert len([c for c in containers(client, OTHER) if c.labels[engine.ROLE_LABEL] == "node"]) == 2
+    assert len([c for c in containers(client, OTHER) if c.labels[naming.ROLE_LABEL] == "node"]) == 2
 
 
 def test_an_interrupted_up_leaves_what_down_can_clean(client, other):

@@ -9,9 +9,9 @@ import pytest
 from orchestrator import Orchestrator, wait_until, write_cifar
 from testbed import syncbed
 
-from monitor import prometheus
-from monitor.conditions import Conditions
+from monitor.conditions.conditions import Conditions
 from monitor.errors import UserError
+from monitor.metrics import prometheus
 from monitor.runtime import docker as docker_runtime
 from trainer.spec import RunSpec
 

@@ -16,9 +16,9 @@ from orchestrator import wait_until
 from prometheus_client.parser import text_string_to_metric_families
 from testbed import asked, said, scraped
 
-from monitor import prometheus
-from monitor.engine import ROOT
-from monitor.sampling import summarise
+from monitor.checkout import ROOT
+from monitor.metrics import prometheus
+from monitor.metrics.sampling import summarise
 
 METRICS_FOLDER = "/run/syncbed/metrics"
 METRICS = ROOT / "docs/metrics.md"

@@ -8,7 +8,7 @@ from orchestrator import wait_until
 from test_cluster_runs import LONG, nothing_left, start
 from testbed import said, syncbed
 
-from monitor import engine, limits
+from monitor.engine import container_limits, inspection
 from monitor.runtime import wires
 
 SMALL = {"NODES": 2, "MODEL": "cnn3"}
@@ -17,14 +17,14 @@ GIB = 2**30
 
 def inside(cluster, nodes=4) -> list[float]:
     """The CPU limit that each node sees, in cores."""
-    return [engine.node_facts(cluster.node(i))["cpu_limit_cores"] for i in range(nodes)]
+    return [inspection.node_facts(cluster.node(i))["cpu_limit_cores"] for i in range(nodes)]
 
 
 def given(cluster) -> list[dict]:
     """What Docker holds each node to."""
     for node in cluster.nodes:
         node.reload()
-    return [limits.now(node) for node in cluster.nodes]
+    return [container_limits.now(node) for node in cluster.nodes]
 
 
 def test_each_node_has_its_own_limits_while_the_run_goes_on(cluster, tmp_path):

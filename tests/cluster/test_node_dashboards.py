@@ -17,9 +17,9 @@ from orchestrator import Orchestrator
 from test_monitoring import HOLD, Held, engine_says, run
 from testbed import said, scraped, syncbed
 
-from monitor.dashboards import DASHBOARDS
 from monitor.dashboards.check import Query, Window, find, queries, results
-from monitor.training_metrics import KEEP_SECONDS
+from monitor.dashboards.render import DASHBOARDS
+from node.training_metrics import KEEP_SECONDS
 from trainer.events import PHASES
 
 NODES = 4

@@ -7,7 +7,7 @@ from test_node_conditions import given
 from testbed import syncbed
 
 from benchmarks import chaos
-from monitor import engine
+from monitor.engine import inspection
 
 # Every fault once, over strategies that meet it differently; `make chaos` does them all.
 CASES = [
@@ -29,7 +29,7 @@ def begin(cluster, folder, fault, sync, **more) -> Orchestrator:
 def untouched(cluster) -> bool:
     """Whether no node is shaped or cut off, or has a rank."""
     nothing_left(cluster)
-    return not any(engine.node_facts(node)["shaped"] for node in cluster.nodes)
+    return not any(inspection.node_facts(node)["shaped"] for node in cluster.nodes)
 
 
 @pytest.mark.parametrize(("fault", "sync"), CASES)
@@ -51,7 +51,7 @@ def test_what_a_killed_orchestrator_cut_is_told_and_taken_back(cluster, tmp_path
     run.process.kill()
     run.process.wait()
     nothing_left(cluster)
-    assert [engine.node_facts(node)["shaped"] for node in cluster.nodes] == [True, True, False, False]
+    assert [inspection.node_facts(node)["shaped"] for node in cluster.nodes] == [True, True, False, False]
     assert "a run that was killed left its link shaped" in syncbed("doctor", f"PROJECT={cluster.project}").stdout
     assert "a run's link of" in syncbed("clean", f"PROJECT={cluster.project}").stdout
     assert untouched(cluster)

@@ -12,7 +12,7 @@ from PIL import Image
 from serving_client import ask, three_free_ports
 from testbed import asked
 
-from monitor import export
+from monitor.serve import export
 from serving import artefact
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import docker
 from orchestrator import wait_until
 
-from monitor import engine, prometheus
-from monitor.cluster import containers
+from monitor.engine import naming
+from monitor.engine.containers import containers
+from monitor.metrics import prometheus
 
 PROJECT = os.environ.get("SYNCBED_TEST_PROJECT", "syncbed-test")  # two sessions on one machine need two names
 NODES = 4
@@ -27,7 +28,7 @@ class Cluster:
     @property
     def nodes(self) -> list:
         """The nodes' containers as they are now, in rank order."""
-        return [c for c in containers(self.client, self.project) if c.labels[engine.ROLE_LABEL] == "node"]
+        return [c for c in containers(self.client, self.project) if c.labels[naming.ROLE_LABEL] == "node"]
 
     def node(self, rank: int):
         return self.nodes[rank]

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from orchestrator import ROOT, processes_of, wait_until, write_cifar
 
-from monitor import results
+from monitor.results import store
 
 
 def own_terminal():
@@ -47,7 +47,7 @@ def test_a_terminal_that_is_closed_ends_the_run_in_order(tmp_path):
     finally:
         process.kill()
         process.wait()
-    result = results.load("latest", tmp_path / "runs")
+    result = store.load("latest", tmp_path / "runs")
     assert (result["status"], result["error"]["kind"]) == ("failed", "interrupted")
     assert (tmp_path / "runs/latest/report.html").exists()
     assert processes_of(result["id"]) == []

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor import cgroup
-from monitor.agent import NodeCollector, Server
-from monitor.training_metrics import TrainingCollector
+from node import cgroup
+from node.agent import NodeCollector, Server
+from node.training_metrics import TrainingCollector
 
 FIXTURES = Path(__file__).parent / "fixtures"
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 import yaml
 
-from monitor.engine import ROOT
+from monitor.checkout import ROOT
 
 RULES = ROOT / "images/prometheus"
 _OF_PROMETHEUS = {"up": {"job", "node"}, "ALERTS": {"alertname", "alertstate", "severity", "node", "rank"}}

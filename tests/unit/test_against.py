@@ -3,11 +3,12 @@
 import pytest
 from report_cases import write_run
 
-from monitor.cells import Cell
-from monitor.figures import Group, samples_per_second
-from monitor.report.against import against
+from monitor.experiments.cells import Cell
+from monitor.experiments.figures import samples_per_second
+from monitor.experiments.grouping import Group
+from monitor.experiments.pages.against import against
 from monitor.report.plots import Bars, Lines, svg
-from monitor.results import load
+from monitor.results.store import load
 
 
 def pairs(folder, by: str, *values: str):

@@ -15,9 +15,9 @@ import psutil
 import pytest
 from agent_scrape import get, kinds, rank, samples, serving
 
-from monitor.exposition import page
-from monitor.process_tree import ProcessTree
-from monitor.training_metrics import KEEP_SECONDS, TrainingCollector
+from node.exposition import page
+from node.process_tree import ProcessTree
+from node.training_metrics import KEEP_SECONDS, TrainingCollector
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = {"sync": "ddp", "model": "vgg11", "data": "cifar10", "nodes": "4", "precision": "fp32"}
@@ -37,7 +37,7 @@ def folder(tmp_path):
 
 @pytest.fixture(autouse=True)
 def hundred_ticks(monkeypatch):
-    monkeypatch.setattr("monitor.cgroup._TICKS_PER_SECOND", 100)
+    monkeypatch.setattr("node.cgroup._TICKS_PER_SECOND", 100)
 
 
 @pytest.mark.parametrize("tree", TREES)
@@ -216,7 +216,7 @@ def test_a_file_that_vanishes_while_it_is_read(folder, monkeypatch):
 @contextmanager
 def agent(*arguments, env=None, **options):
     process = subprocess.Popen(
-        [sys.executable, "-m", "monitor.agent", *arguments],
+        [sys.executable, "-m", "node.agent", *arguments],
         cwd=ROOT,
         env={k: v for k, v in os.environ.items() if k not in ("WORLD_SIZE", "NODE_NAME")} | (env or {}),
         stdin=options.get("stdin", subprocess.DEVNULL),
@@ -247,9 +247,7 @@ def test_it_imports_neither_torch_nor_docker_and_stays_small(tmp_path):
         for _ in range(20):
             assert get(port)[0] == 200
         assert psutil.Process(process.pid).memory_info().rss < 64 * 2**20
-    modules = (
-        "import sys, monitor.agent; print([m for m in ('torch', 'docker', 'numpy', 'psutil') if m in sys.modules])"
-    )
+    modules = "import sys, node.agent; print([m for m in ('torch', 'docker', 'numpy', 'psutil') if m in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", modules], cwd=ROOT) == b"[]\n"
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from monitor.cgroup import PROC_ROOT, Interface, Usage, open_files, read, read_network
+from node.cgroup import PROC_ROOT, Interface, Usage, open_files, read, read_network
 
 FIXTURES = Path(__file__).parent / "fixtures"
 GIB = 2**30
@@ -90,7 +90,7 @@ def usage(name: str, root: Path = FIXTURES) -> Usage:
 
 @pytest.fixture(autouse=True)
 def hundred_ticks(monkeypatch):
-    monkeypatch.setattr("monitor.cgroup._TICKS_PER_SECOND", 100)
+    monkeypatch.setattr("node.cgroup._TICKS_PER_SECOND", 100)
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from benchmarks import chaos
-from monitor import faults
-from monitor.conditions import Conditions
+from monitor.conditions import faults
+from monitor.conditions.conditions import Conditions
 from trainer.registry import SYNCS
 from trainer.spec import RunSpec
 

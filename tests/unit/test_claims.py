@@ -6,9 +6,9 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from test_figures import result
 
-from monitor.claims import FAILS, HOLDS, UNKNOWN, Claim, judge, told
 from monitor.errors import UserError
-from monitor.figures import Group
+from monitor.experiments.claims import FAILS, HOLDS, UNKNOWN, Claim, judge, told
+from monitor.experiments.grouping import Group
 from trainer import events
 from trainer.events import PHASES
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from monitor import cli
-from monitor.cluster_settings import ClusterSettings
+from monitor.cluster.settings import ClusterSettings
 from monitor.errors import UserError
 from monitor.runtime.base import Lines
 
@@ -103,7 +103,7 @@ def test_a_failure_of_ours_shows_where_only_with_debug(capsys, monkeypatch):
     def broken(settings, args):
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("monitor.runtime.where", broken)
+    monkeypatch.setattr("monitor.machine.where.where", broken)
     assert cli.main(["where"]) == 1
     assert one_line(capsys) == "syncbed: ZeroDivisionError: oops (DEBUG=1 shows where)\n"
     assert cli.main(["where", "DEBUG=1"]) == 1
@@ -165,7 +165,7 @@ def test_ctrl_c_while_the_commands_are_imported_is_one_line(capsys, monkeypatch)
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    for place in ("import_module", "parser"):
+    for place in ("load", "parser"):
         with monkeypatch.context() as patch:
             patch.setattr(cli, place, interrupted)
             assert cli.main(["where"]) == 1

@@ -7,12 +7,12 @@ import pytest
 from rich.console import Console
 from scripted import ScriptedRuntime, exited, no_waiting
 
-from monitor import supervise
 from monitor.clock import CLOCK, Clock
 from monitor.interrupt import Stop
-from monitor.recorder import Recorder
+from monitor.metrics.sampling import Row
+from monitor.run import supervise
+from monitor.run.recorder import Recorder
 from monitor.runtime import docker
-from monitor.sampling import Row
 from trainer import events
 from trainer.spec import RunSpec
 

@@ -11,9 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as some
 from ports import free_port
 
-from monitor import cluster, engine, images, leftovers
-from monitor.cluster_settings import SHM_BYTES, ClusterSettings, check_port, project
+from monitor import checkout
+from monitor.cluster import command
+from monitor.cluster.settings import SHM_BYTES, ClusterSettings
+from monitor.engine import compose, images, sdk
+from monitor.engine.naming import project
 from monitor.errors import BAD_INPUT, FAILED, RunFailed, UserError
+from monitor.machine import leftovers
+from monitor.ports import check_port
 from trainer.spec import MAX_NODES
 
 MIB, GIB = 2**20, 2**30
@@ -123,7 +128,7 @@ def test_project_has_a_default():
     assert project({}) == "syncbed" and project({"PROJECT": "mine-2"}) == "mine-2"
 
 
-@pytest.mark.parametrize("handler", [cluster.up, cluster.down, cluster.status, cluster.logs, leftovers.clean])
+@pytest.mark.parametrize("handler", [command.up, command.down, command.status, command.logs, leftovers.clean])
 def test_without_an_engine_every_command_says_so(handler, monkeypatch, tmp_path):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing.sock")
     with pytest.raises(UserError, match=r"no Docker engine answers at unix://.*: start it") as refused:
@@ -133,36 +138,36 @@ def test_without_an_engine_every_command_says_so(handler, monkeypatch, tmp_path)
 
 def test_without_an_engine_what_is_left_on_this_machine_is_still_removed(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing.sock")
-    monkeypatch.setattr(leftovers.local, "sweep", lambda: ["folder x"])
+    monkeypatch.setattr(leftovers.ownership, "sweep", lambda: ["folder x"])
     assert leftovers.clean({}, SimpleNamespace(json=False)) == 0
     said = capsys.readouterr()
     assert said.out == "removed folder x\n"
     assert "clusters were not looked for: no Docker engine answers" in said.err
 
 
-@pytest.mark.parametrize("handler", [cluster.down, cluster.status, cluster.logs, leftovers.clean])
+@pytest.mark.parametrize("handler", [command.down, command.status, command.logs, leftovers.clean])
 def test_unknown_settings_are_refused_before_the_engine_is_asked(handler, monkeypatch):
-    monkeypatch.setattr(engine, "connect", lambda: pytest.fail("asked the engine"))
+    monkeypatch.setattr(sdk, "connect", lambda: pytest.fail("asked the engine"))
     with pytest.raises(UserError, match="PROJCT=x: no such setting; did you mean PROJECT"):
         handler({"PROJCT": "x"}, SimpleNamespace(json=False))
 
 
 @pytest.mark.parametrize("goals", ["", "cluster-down", "cluster-down run"])
 def test_down_takes_no_part_of_a_cluster(goals, monkeypatch):
-    monkeypatch.setattr(engine, "connect", lambda: pytest.fail("asked the engine"))
+    monkeypatch.setattr(sdk, "connect", lambda: pytest.fail("asked the engine"))
     monkeypatch.setenv("SYNCBED_GOALS", goals)
     with pytest.raises(UserError, match=r"^NODES=2: a cluster goes down whole; PROJECT= says which one$"):
-        cluster.down({"NODES": "2", "PROJECT": "mine"}, SimpleNamespace(json=False))
+        command.down({"NODES": "2", "PROJECT": "mine"}, SimpleNamespace(json=False))
 
 
 def test_down_leaves_the_words_of_an_up_that_follows_to_that(monkeypatch):
     def reached():
         raise UserError("asked the engine")
 
-    monkeypatch.setattr(engine, "connect", reached)
+    monkeypatch.setattr(sdk, "connect", reached)
     monkeypatch.setenv("SYNCBED_GOALS", "cluster-down cluster-up")
     with pytest.raises(UserError, match="asked the engine"):
-        cluster.down({"NODES": "2"}, SimpleNamespace(json=False))
+        command.down({"NODES": "2"}, SimpleNamespace(json=False))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +196,7 @@ def test_down_leaves_the_words_of_an_up_that_follows_to_that(monkeypatch):
     ],
 )
 def test_errors_of_the_engine_become_one_line_that_helps(error, said, code):
-    with pytest.raises(UserError, match=said) as raised, engine.guard():
+    with pytest.raises(UserError, match=said) as raised, sdk.guard():
         raise error
     assert raised.value.exit_code == code and "\n" not in str(raised.value)
 
@@ -202,15 +207,15 @@ def test_compose_version_1_is_not_taken(monkeypatch, tmp_path):
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     with pytest.raises(UserError, match="Compose v2 is missing: install"):
-        engine.compose_command()
+        compose.compose_command()
     (tmp_path / "docker-compose").write_text('#!/bin/sh\necho \'{"version":"v2.24.6"}\'\n')
-    assert engine.compose_command() == (["docker-compose"], "2.24.6")
+    assert compose.compose_command() == (["docker-compose"], "2.24.6")
 
 
 def test_a_command_that_is_missing_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="docker command is missing: install Docker"):
-        engine.docker_cli()
+        compose.docker_cli()
 
 
 class Scripted:
@@ -250,30 +255,30 @@ def test_up_starts_afresh_what_is_paused_or_unhealthy_before_compose_looks(monke
         seen["held"] = [node.status for node in present]
 
     host = {"NCPU": 8, "MemTotal": 16 * GIB, "ServerVersion": "1"}
-    monkeypatch.setattr(engine, "connect", lambda: SimpleNamespace(info=lambda: host))
-    monkeypatch.setattr(engine, "compose_command", lambda: (["compose"], "2"))
-    monkeypatch.setattr(engine, "compose", composed)
-    monkeypatch.setattr(images, "BUILD", tmp_path / ".build")
-    monkeypatch.setattr(cluster, "containers", lambda *_: nodes)
-    monkeypatch.setattr(cluster, "check_host_port", lambda *_: None)
-    monkeypatch.setattr(cluster, "_refuse_while_training", held)
-    monkeypatch.setattr(cluster, "_show_sick", lambda *_: None)
+    monkeypatch.setattr(sdk, "connect", lambda: SimpleNamespace(info=lambda: host))
+    monkeypatch.setattr(compose, "compose_command", lambda: (["compose"], "2"))
+    monkeypatch.setattr(compose, "compose", composed)
+    monkeypatch.setattr(checkout, "BUILD", tmp_path / ".build")
+    monkeypatch.setattr(command, "containers", lambda *_: nodes)
+    monkeypatch.setattr(command, "check_host_port", lambda *_: None)
+    monkeypatch.setattr(command, "_refuse_while_training", held)
+    monkeypatch.setattr(command, "_show_sick", lambda *_: None)
     monkeypatch.setattr(images, "ensure", lambda *_: images.Images("t", "p", None))
     with pytest.raises(RunFailed, match="enough"):
-        cluster.up({"PROJECT": "unit-test"}, SimpleNamespace(json=True))
+        command.up({"PROJECT": "unit-test"}, SimpleNamespace(json=True))
     assert seen["held"] == ["running", "running", "running", "exited"]
     assert seen["compose"] == [["unpause", "restart"], ["restart"], [], []]
 
 
 def test_down_works_where_build_cannot_be_written_and_up_says_so(monkeypatch, tmp_path, capsys):
     (tmp_path / "file").touch()
-    monkeypatch.setattr(images, "BUILD", tmp_path / "file" / ".build")
-    monkeypatch.setattr(engine, "connect", lambda: None)
-    monkeypatch.setattr(engine, "compose_command", lambda: (["compose"], "2"))
-    monkeypatch.setattr(cluster, "remove_project", lambda client, name: ["container x"])
-    assert cluster.down({}, SimpleNamespace(json=False)) == 0
+    monkeypatch.setattr(checkout, "BUILD", tmp_path / "file" / ".build")
+    monkeypatch.setattr(sdk, "connect", lambda: None)
+    monkeypatch.setattr(compose, "compose_command", lambda: (["compose"], "2"))
+    monkeypatch.setattr(command, "remove_project", lambda client, name: ["container x"])
+    assert command.down({}, SimpleNamespace(json=False)) == 0
     told = capsys.readouterr()
     assert told.out == "removed container x\n"
     assert "cannot be written (Not a directory)" in told.err
     with pytest.raises(UserError, match=r"\.build cannot be written \(Not a directory\): make it writable"):
-        cluster.up({}, SimpleNamespace(json=False))
+        command.up({}, SimpleNamespace(json=False))

@@ -8,11 +8,14 @@ import pytest
 from rich.console import Console
 from test_figures import result
 
-from monitor import compare, results, summary
 from monitor.errors import UserError
-from monitor.figures import Group
-from monitor.progress import Progress
-from monitor.report.tables import text
+from monitor.experiments import compare_command, comparison
+from monitor.experiments.grouping import Group
+from monitor.results import store
+from monitor.results.result import SCHEMA
+from monitor.results.table import text
+from monitor.results.text import share
+from monitor.run.progress import Progress
 from trainer.events import Monitored
 
 ARGS = SimpleNamespace(json=False)
@@ -31,7 +34,7 @@ GROUPS = [
 
 
 def test_every_figure_of_a_row():
-    one, four, slow, lost = compare.rows(GROUPS)
+    one, four, slow, lost = comparison.rows(GROUPS)
     assert (four["label"], four["baseline"], four["runs"]) == ("four", "one", "2")
     assert four["step_seconds"].value == 0.5
     assert four["sync_seconds"].value == 0.25
@@ -47,27 +50,27 @@ def test_every_figure_of_a_row():
 
 
 def test_no_run_on_one_node_is_no_speed_up():
-    (row,) = compare.rows([GROUPS[1]])
+    (row,) = comparison.rows([GROUPS[1]])
     assert (row["speed_up"], row["efficiency"], row["baseline"]) == (None, None, None)
-    assert any(note.startswith("no speed-up:") for note in compare.footnotes([row]))
+    assert any(note.startswith("no speed-up:") for note in comparison.footnotes([row]))
 
 
 def test_the_table_shows_intervals_where_there_are_some():
-    column = next(c for c in compare.step_columns() if c.name == "step_seconds")
-    (row,) = compare.rows([labelled("x", result(1.0), result(1.1))])
-    shown = compare.shown(row["step_seconds"], column)
+    column = next(c for c in comparison.step_columns() if c.name == "step_seconds")
+    (row,) = comparison.rows([labelled("x", result(1.0), result(1.1))])
+    shown = comparison.shown(row["step_seconds"], column)
     assert text(shown, column.places) == "1.050 [0.415, 1.685]"  # t(0.975, 1) = 12.706
-    (row,) = compare.rows([labelled("x", result(1.0))])
-    assert text(compare.shown(row["step_seconds"], column), column.places) == "1.000"
-    assert text(compare.shown(None, column), column.places) == "-"
+    (row,) = comparison.rows([labelled("x", result(1.0))])
+    assert text(comparison.shown(row["step_seconds"], column), column.places) == "1.000"
+    assert text(comparison.shown(None, column), column.places) == "-"
 
 
 def test_an_accuracy_is_told_in_one_way_everywhere():
-    (column,) = [column for column in compare.outcome_columns() if column.name == "test_accuracy"]
+    (column,) = [column for column in comparison.outcome_columns() if column.name == "test_accuracy"]
     for group in (labelled("x", result(test_accuracy=0.9555)), labelled("x", *[result(test_accuracy=0.9555)] * 2)):
-        (row,) = compare.rows([group])
-        shown = compare.shown(row["test_accuracy"], column)
-        assert shown == 0.9555 and text(shown, column.places) == summary.share(0.9555) == "95.5 %"
+        (row,) = comparison.rows([group])
+        shown = comparison.shown(row["test_accuracy"], column)
+        assert shown == 0.9555 and text(shown, column.places) == share(0.9555) == "95.5 %"
     assert text(None, column.places) == "-"
     say = Console(record=True, width=200)
     Progress(say, ["a"], 1).take(Monitored(rank=0, step=2, updates=None, samples=4, loss=1.0, accuracy=0.9555))
@@ -75,27 +78,27 @@ def test_an_accuracy_is_told_in_one_way_everywhere():
 
 
 def test_every_report_has_its_columns():
-    headings = {c.heading for part in compare.columns(0.8).values() for c in part}
+    headings = {c.heading for part in comparison.columns(0.8).values() for c in part}
     assert {"s/step", "training s", "train loss", "test loss", "accuracy", "sync", "s to 0.8", "MB to 0.8"} <= headings
 
 
 def test_a_goal_that_was_not_reached_says_so(tmp_path):
     (tmp_path / "events.jsonl").write_text("")
     low = Group("low", (result(test_accuracy=0.5),), (tmp_path,))
-    assert [low_row["goal_seconds"] for low_row in compare.rows([low], goal=0.8)] == ["not reached"]
-    assert compare.rows([low], goal=0.4)[0]["goal_seconds"].value == 0
+    assert [low_row["goal_seconds"] for low_row in comparison.rows([low], goal=0.8)] == ["not reached"]
+    assert comparison.rows([low], goal=0.4)[0]["goal_seconds"].value == 0
 
 
 def test_a_goal_of_a_run_that_went_on_is_not_told(tmp_path):
     (tmp_path / "events.jsonl").write_text("")
     run = Group("x", (result(resumed_from={"run": "y", "step": 2}),), (tmp_path,))
-    row = compare.rows([run], goal=0.4)[0]
+    row = comparison.rows([run], goal=0.4)[0]
     assert (row["goal_seconds"], row["goal_bytes"]) == ("resumed", "resumed")
-    assert any("resumed: " in note for note in compare.footnotes([row]))
+    assert any("resumed: " in note for note in comparison.footnotes([row]))
 
 
 def test_programs_get_value_low_high_and_repeats():
-    four = json.loads(json.dumps(compare.records(GROUPS)))[1]
+    four = json.loads(json.dumps(comparison.records(GROUPS)))[1]
     assert four["step_seconds"] == {"value": 0.5, "low": 0.5, "high": 0.5, "repeats": 2}
 
 
@@ -105,19 +108,19 @@ def runs(tmp_path, monkeypatch):
     for name, more in (("a", {"nodes": 1}), ("b", {"nodes": 2}), ("c", {"status": "failed"})):
         folder = tmp_path / "runs" / name
         folder.mkdir(parents=True)
-        made = result(**more) | {"schema": results.SCHEMA, "id": name}
-        results.save(made, folder)
+        made = result(**more) | {"schema": SCHEMA, "id": name}
+        store.save(made, folder)
     for name, odd in (
         ("half", {"schema": 1, "status": "finished"}),
         ("odd", made | {"status": "finished", "ranks": [1]}),
     ):
         (tmp_path / "runs" / name).mkdir()
-        results.save(odd, tmp_path / "runs" / name)
+        store.save(odd, tmp_path / "runs" / name)
     return tmp_path
 
 
 def test_runs_are_named_by_spaces_or_commas(runs, capsys):
-    assert compare.command({"RUNS": "a, b"}, ARGS) == 0
+    assert compare_command.command({"RUNS": "a, b"}, ARGS) == 0
     out = capsys.readouterr().out
     assert "NODES=1" in out
     assert "NODES=2" in out
@@ -144,6 +147,6 @@ def test_runs_are_named_by_spaces_or_commas(runs, capsys):
 )
 def test_what_cannot_be_compared_is_one_line(runs, words, says):
     with pytest.raises(UserError) as error:
-        compare.command(words, ARGS)
+        compare_command.command(words, ARGS)
     assert str(error.value).startswith(says)
     assert "\n" not in str(error.value)

@@ -8,11 +8,12 @@ import subprocess
 import pytest
 import yaml
 
-from monitor import engine, images
+from monitor import checkout
+from monitor.engine import compose, images
 from monitor.errors import UserError
 from trainer.spec import MAX_NODES
 
-SERVICES = yaml.safe_load((engine.ROOT / "compose.yaml").read_text())["services"]
+SERVICES = yaml.safe_load((checkout.ROOT / "compose.yaml").read_text())["services"]
 NODES = {name: service for name, service in SERVICES.items() if name.startswith("trainer-")}
 
 
@@ -76,7 +77,7 @@ def test_grafana_shows_itself_to_anyone_and_knows_no_password_that_could_be_gues
     assert environment["GF_AUTH_ANONYMOUS_ENABLED"] == "true" and environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
     assert environment["GF_AUTH_BASIC_ENABLED"] == environment["GF_USERS_ALLOW_SIGN_UP"] == "false"
     assert not any("PASSWORD" in name for name in environment)
-    assert (engine.ROOT / "grafana/Dockerfile").read_text().endswith('ENTRYPOINT ["/usr/local/bin/start.sh"]\n')
+    assert (checkout.ROOT / "grafana/Dockerfile").read_text().endswith('ENTRYPOINT ["/usr/local/bin/start.sh"]\n')
 
 
 def started(folder, script):
@@ -89,7 +90,7 @@ def started(folder, script):
 
 
 def test_grafanas_admin_has_a_new_password_at_each_start(tmp_path):
-    script, secret = (engine.ROOT / "grafana/start.sh").read_text(), tmp_path / "admin-password"
+    script, secret = (checkout.ROOT / "grafana/start.sh").read_text(), tmp_path / "admin-password"
     seen = set()
     for _ in range(2):
         done = started(tmp_path, script)
@@ -103,7 +104,7 @@ def test_grafanas_admin_has_a_new_password_at_each_start(tmp_path):
 
 
 def test_dashboards_and_provisioning_name_the_same_data_source():
-    folder = engine.ROOT / "grafana"
+    folder = checkout.ROOT / "grafana"
     (source,) = yaml.safe_load((folder / "provisioning/datasources/prometheus.yaml").read_text())["datasources"]
     assert source["uid"] == "syncbed-prometheus" and source["url"] == "http://prometheus:9090"
     for dashboard in (folder / "dashboards").glob("*.json"):
@@ -120,30 +121,30 @@ def test_public_images_are_pinned_to_a_patch_release():
         ("images/prometheus/Dockerfile", images.PROMETHEUS_IMAGE),
         ("grafana/Dockerfile", images.GRAFANA_IMAGE),
     ):
-        assert f"={image}\n" in (engine.ROOT / dockerfile).read_text(), f"{dockerfile} has another default"
+        assert f"={image}\n" in (checkout.ROOT / dockerfile).read_text(), f"{dockerfile} has another default"
 
 
 def test_requirements_of_the_node_are_exact():
     for name in ("requirements.txt", "torch.txt"):
-        lines = (engine.ROOT / "images/trainer" / name).read_text().splitlines()
+        lines = (checkout.ROOT / "images/trainer" / name).read_text().splitlines()
         pin = re.compile(r"[a-z0-9-]+==[0-9.]+(; python_version .*)?")
         assert all(pin.fullmatch(line) for line in lines if not line.startswith("#"))
 
 
 def test_dockerfiles_build_with_the_classic_builder():
-    for path in [*(engine.ROOT / "images").rglob("*Dockerfile"), engine.ROOT / "grafana/Dockerfile"]:
+    for path in [*(checkout.ROOT / "images").rglob("*Dockerfile"), checkout.ROOT / "grafana/Dockerfile"]:
         text = path.read_text()
         assert "--mount" not in text and "<<" not in text and "--chmod" not in text, path
 
 
 def test_compose_takes_it_with_nothing_set():
     try:
-        command, _ = engine.compose_command()
+        command, _ = compose.compose_command()
     except UserError as error:
         pytest.skip(str(error))
     bare = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME")}
     done = subprocess.run(
-        [*command, "-f", str(engine.ROOT / "compose.yaml"), "config", "--format", "json"],
+        [*command, "-f", str(checkout.ROOT / "compose.yaml"), "config", "--format", "json"],
         env=bare,
         capture_output=True,
         text=True,

@@ -4,9 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from monitor import cgroup, limits
-from monitor.conditions import Conditions
+from monitor.conditions.conditions import Conditions
+from monitor.engine import container_limits
 from monitor.errors import UserError
+from node import cgroup, limits
 from trainer.spec import RunSpec, SpecError
 
 GIB = 2**30
@@ -72,17 +73,17 @@ class Container:
 def test_a_limit_of_cores_is_one_as_well_as_a_quota_is():
     service = Container(quota=0, memory=GIB)
     service.attrs["HostConfig"] |= {"CpuPeriod": 0, "NanoCpus": 1_500_000_000}  # as compose's `cpus: 1.5`
-    assert limits.now(service) == {"cpus": 1.5, "memory_bytes": GIB}
+    assert container_limits.now(service) == {"cpus": 1.5, "memory_bytes": GIB}
 
 
 def test_limits_are_put_on_and_taken_back():
     node = Container()
-    assert limits.own(node) == limits.now(node) == OWN
-    assert limits.put(node, OWN | {"cpus": 0.2})
-    assert limits.now(node) == OWN | {"cpus": 0.2}
-    assert limits.put(node, limits.own(node))
-    assert limits.now(node) == OWN
-    assert not limits.put(node, OWN)  # nothing to do
+    assert container_limits.own(node) == container_limits.now(node) == OWN
+    assert container_limits.put(node, OWN | {"cpus": 0.2})
+    assert container_limits.now(node) == OWN | {"cpus": 0.2}
+    assert container_limits.put(node, container_limits.own(node))
+    assert container_limits.now(node) == OWN
+    assert not container_limits.put(node, OWN)  # nothing to do
     memory = {"mem_limit": 2 * GIB, "memswap_limit": 2 * GIB}
     assert node.updates == [{"cpu_period": 100_000, "cpu_quota": quota} | memory for quota in (20_000, 50_000)]
 
@@ -90,8 +91,8 @@ def test_limits_are_put_on_and_taken_back():
 def test_a_node_of_an_older_cluster_keeps_what_it_has():
     node = Container(quota=0)
     node.labels.clear()
-    assert limits.own(node) == {"cpus": None, "memory_bytes": 2 * GIB}
-    assert not limits.put(node, limits.own(node))
+    assert container_limits.own(node) == {"cpus": None, "memory_bytes": 2 * GIB}
+    assert not container_limits.put(node, container_limits.own(node))
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from agent_scrape import get as scrape
 from agent_scrape import rank, serving
 from promql import known, labels, metrics, promtool
 
-from monitor.dashboards import FOLDER, render
 from monitor.dashboards.check import Window, queries
 from monitor.dashboards.parts import MAY_BE_EMPTY
+from monitor.dashboards.render import FOLDER, render
 
 BOARDS = {name: json.loads(text) for name, text in render().items()}
 UIDS = {"cluster.json": "syncbed-cluster", "training.json": "syncbed-training", "compare.json": "syncbed-compare"}

@@ -8,7 +8,7 @@ import pytest
 from monitor import cli
 from monitor.dashboards import check
 from monitor.dashboards.check import Query, Window, queries
-from monitor.prometheus import NotAnswering
+from monitor.metrics.prometheus import NotAnswering
 
 RUNS = {"20260101-000000-a": (100.0, 160.0), "20260101-001000-b": (700.0, 760.0)}
 EMPTY = [query for query in queries() if query.empty]
@@ -36,9 +36,9 @@ class Prometheus:
 @pytest.fixture
 def prometheus(monkeypatch):
     made = Prometheus()
-    monkeypatch.setattr("monitor.engine.connect", lambda: None)
-    monkeypatch.setattr("monitor.cluster.urls", lambda client, name: {"prometheus": f"http://{name}"})
-    monkeypatch.setattr("monitor.prometheus.query", made.query)
+    monkeypatch.setattr("monitor.engine.sdk.connect", lambda: None)
+    monkeypatch.setattr("monitor.engine.containers.urls", lambda client, name: {"prometheus": f"http://{name}"})
+    monkeypatch.setattr("monitor.metrics.prometheus.query", made.query)
     return made
 
 
@@ -137,9 +137,9 @@ def test_bad_input_is_one_line(prometheus, capsys, words, says):
 
 
 def test_no_run_and_no_prometheus_are_said(prometheus, capsys, monkeypatch):
-    monkeypatch.setattr("monitor.prometheus.query", lambda *_: [])
+    monkeypatch.setattr("monitor.metrics.prometheus.query", lambda *_: [])
     assert say(capsys) == (2, "", "syncbed: Prometheus has seen no run yet: make run SYNC=ddp STEPS=100 is one\n")
-    monkeypatch.setattr("monitor.cluster.urls", lambda *_: {})
+    monkeypatch.setattr("monitor.engine.containers.urls", lambda *_: {})
     code, _, err = say(capsys, "PROJECT=mine")
     assert (code, err) == (2, "syncbed: no Prometheus runs in cluster mine: make cluster-up PROJECT=mine starts one\n")
 
@@ -148,7 +148,7 @@ def test_a_query_that_prometheus_refuses_is_named(monkeypatch):
     def refuse(*_):
         raise NotAnswering("HTTP 400: parse error")
 
-    monkeypatch.setattr("monitor.prometheus.query", refuse)
+    monkeypatch.setattr("monitor.metrics.prometheus.query", refuse)
     query = Query("Training", "Loss", "rank", "((", False, "")
     with pytest.raises(NotAnswering, match=r"^Training / Loss: HTTP 400: parse error$"):
         check.ask("http://x", query, Window("r", 0.0, 1.0))

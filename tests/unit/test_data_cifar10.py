@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from monitor.data import prepare
+from monitor.data.catalogue import prepare
 from monitor.errors import UserError
 
 SMALL = Path(__file__).parents[3] / "shared" / "data" / "cifar10-small"

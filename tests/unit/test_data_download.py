@@ -12,8 +12,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from monitor import data
-from monitor.data import cifar10, command, default, download, prepare
+from monitor.data import catalogue, cifar10, download
+from monitor.data.catalogue import default, prepare
+from monitor.data.command import command
 from monitor.errors import UserError
 from trainer.spec import SpecError
 
@@ -243,7 +244,7 @@ def test_the_data_command_knows_models(here):
             "DATA=mnist: its images are 1x28x28 and MODEL=vgg16 takes 3x32x32; with this model DATA=cifar10 or svhn or "
             "synthetic would do, with this data MODEL=cnn5 or logistic",
         ),
-        ({"DATA": "cifar"}, "DATA=cifar: one of: " + ", ".join(data.DATA)),
+        ({"DATA": "cifar"}, "DATA=cifar: one of: " + ", ".join(catalogue.DATA)),
         ({"DATADIR": "x"}, "DATADIR=x: no such setting; did you mean DATA_DIR?"),
         ({"SEED": "-1"}, "SEED=-1: a whole number from 0 to 2147483647"),
         ({"SEED": "4294967296"}, "SEED=4294967296: a whole number from 0 to 2147483647"),

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from monitor.data import default, idx, prepare
+from monitor.data import idx
 from monitor.data import mnist as module
+from monitor.data.catalogue import default, prepare
 from monitor.errors import UserError
 
 SMALL = Path(__file__).parents[3] / "shared" / "data" / "mnist-small"

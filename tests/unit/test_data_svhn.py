@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from monitor.data import prepare, svhn
+from monitor.data import svhn
+from monitor.data.catalogue import prepare
 from monitor.errors import UserError
 
 savemat = pytest.importorskip("scipy.io").savemat

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.data import prepare, synthetic
+from monitor.data import synthetic
+from monitor.data.catalogue import prepare
 from monitor.errors import UserError
 from trainer.registry import DATA
 

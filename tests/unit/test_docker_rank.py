@@ -107,7 +107,7 @@ def test_an_engine_that_went_away_is_no_further_error():
 
 def test_a_run_can_be_watched_on_its_dashboard_or_at_prometheus(monkeypatch):
     urls = {"grafana": "http://127.0.0.1:3000", "prometheus": "http://127.0.0.1:9090"}
-    monkeypatch.setattr("monitor.cluster.urls", lambda client, project: urls)
+    monkeypatch.setattr("monitor.engine.containers.urls", lambda client, project: urls)
     monkeypatch.setattr("monitor.runtime.docker.time", SimpleNamespace(time=lambda: 1234.5678))
     runtime = DockerRuntime(SimpleNamespace(api=None), "syncbed", {})
     run = "20260101-000000-ddp-vgg11-4n-abcdef"
@@ -120,5 +120,5 @@ def test_a_run_can_be_watched_on_its_dashboard_or_at_prometheus(monkeypatch):
     def gone(*_):
         raise UserError("no Docker engine answers")
 
-    monkeypatch.setattr("monitor.cluster.urls", gone)
+    monkeypatch.setattr("monitor.engine.containers.urls", gone)
     assert runtime.watch(run) is None

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from monitor import doctor
-from monitor.doctor import FAIL, OK, WARN, Finding
 from monitor.errors import UserError
+from monitor.machine import doctor
+from monitor.machine.doctor import FAIL, OK, WARN, Finding
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_servers_of_models_are_told(monkeypatch, local, cluster, says):
         asked.append((project, required))
         return cluster and SimpleNamespace(name="docker", words=" PROJECT=mine", port=lambda: cluster)
 
-    monkeypatch.setattr(doctor.serve_cluster, "find", find)
+    monkeypatch.setattr(doctor.cluster_host, "find", find)
     monkeypatch.setattr(doctor.LocalHost, "port", lambda self: local)
     monkeypatch.setattr(doctor, "check_port", lambda *_: None)
     found = list(doctor._serving({"PROJECT": "mine"}))

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from monitor import cli, engine
-from monitor.conditions import Conditions
+from monitor import checkout, cli
+from monitor.conditions.conditions import Conditions
+from monitor.engine import sdk
 from monitor.errors import NoEngine, UserError
 from monitor.runtime.docker import DockerRuntime
 from trainer.spec import RunSpec
@@ -22,30 +23,30 @@ def mute(tmp_path, monkeypatch):
         listener.bind(str(tmp_path / "sock"))
         listener.listen(8)
         monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/sock")
-        monkeypatch.setattr(engine, "_ANSWER_SECONDS", 0.2)
+        monkeypatch.setattr(sdk, "_ANSWER_SECONDS", 0.2)
         yield
 
 
 def refused(*_):
-    raise engine.explain(engine.DockerException("Error while fetching ... PermissionError(13, 'Permission denied')"))
+    raise sdk.explain(sdk.DockerException("Error while fetching ... PermissionError(13, 'Permission denied')"))
 
 
 def test_a_mute_engine_is_given_up_soon(mute):
-    assert engine._ANSWER_SECONDS < engine._TIMEOUT_SECONDS
+    assert sdk._ANSWER_SECONDS < sdk._TIMEOUT_SECONDS
     with pytest.raises(UserError, match=r"does not answer in time: .*RUNTIME=local runs without it"):
-        engine.connect()
+        sdk.connect()
 
 
 def test_no_engine_is_known_from_one_that_cannot_be_used(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing")
     with pytest.raises(NoEngine, match="no Docker engine answers"):
-        engine.connect()
+        sdk.connect()
     assert DockerRuntime.find("syncbed", required=False) is None
     assert capsys.readouterr().err == ""  # plain local use: nothing to say
 
 
 def test_an_engine_that_may_not_be_used_is_said_and_with_runtime_docker_refused(monkeypatch, capsys):
-    monkeypatch.setattr(engine, "connect", refused)
+    monkeypatch.setattr(sdk, "connect", refused)
     assert cli.main(["where"]) == 0
     told = capsys.readouterr()
     assert told.out == "local\n"
@@ -74,16 +75,16 @@ def test_the_client_has_the_negotiated_version_and_the_long_limit(tmp_path, monk
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/sock")
-        client = engine.connect()
+        client = sdk.connect()
         thread.join()
-    assert (client.api._version, client.api.timeout) == ("1.41", engine._TIMEOUT_SECONDS)
+    assert (client.api._version, client.api.timeout) == ("1.41", sdk._TIMEOUT_SECONDS)
 
 
 @pytest.mark.parametrize("host", ["nonsense", "tcp://127.0.0.1:port", "tcp://"])
 def test_a_docker_host_that_cannot_be_is_one_line(host, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", host)
     with pytest.raises(UserError) as told:
-        engine.connect()
+        sdk.connect()
     assert "\n" not in str(told.value)
 
 
@@ -96,7 +97,7 @@ def test_what_would_help_is_told_for_the_cluster_that_was_named(project, words):
 
 def test_no_hint_forgets_which_cluster_it_is_about():
     forgetful = []
-    for path in sorted((engine.ROOT / "monitor").rglob("*.py")):
+    for path in sorted((checkout.ROOT / "monitor").rglob("*.py")):
         nodes = list(ast.walk(ast.parse(path.read_text())))
         inner = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
         inner |= {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # docstrings

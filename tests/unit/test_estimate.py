@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from monitor.estimate import Estimate, mean, ratio, trend
+from monitor.statistics.estimate import Estimate, mean, ratio, trend
 
 TIMES = st.lists(st.floats(0.1, 100), min_size=2, max_size=6)
 

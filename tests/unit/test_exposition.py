@@ -13,8 +13,8 @@ from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from monitor.exposition import page, series
-from monitor.training_metrics import TrainingCollector
+from node.exposition import page, series
+from node.training_metrics import TrainingCollector
 
 
 def of_the_library(*metrics: Metric) -> bytes:

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor import cells, faults
-from monitor.conditions import Conditions, Unavailable
-from monitor.faults import AT_ONCE, KINDS, Fault
+from monitor.conditions import faults
+from monitor.conditions.conditions import Conditions, Unavailable
+from monitor.conditions.faults import AT_ONCE, KINDS, Fault
+from monitor.experiments import cells
 from trainer.spec import RunSpec, SpecError
 
 SPEC = RunSpec(nodes=4, nproc=2, batch=8, steps=100)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from monitor import figures
 from monitor.errors import UserError
-from monitor.figures import Group
+from monitor.experiments import figures, grouping
+from monitor.experiments.grouping import Group
 from trainer import events
 from trainer.events import PHASES
 
@@ -180,7 +180,7 @@ def test_speed_up_of_whole_trainings():
 
 def test_a_run_that_went_on_from_a_checkpoint_is_no_repeat_of_a_whole_one():
     runs = [(result(), Path("a")), (result(resumed_from={"run": "x", "step": 2}), Path("b")), (result(), Path("c"))]
-    whole, resumed = figures.grouped(runs)
+    whole, resumed = grouping.grouped(runs)
     assert (len(whole.results), len(resumed.results)) == (2, 1)
     assert (whole.label, resumed.label) == ("FROM_STEP=0", "FROM_STEP=2")
 
@@ -188,14 +188,14 @@ def test_a_run_that_went_on_from_a_checkpoint_is_no_repeat_of_a_whole_one():
 def test_runs_of_one_spec_are_repeats():
     runs = [(result(nodes=1), Path("a")), (result(nodes=2), Path("b")), (result(nodes=1, status="failed"), Path("c"))]
     runs.append((result(0.7, nodes=1), Path("d")))
-    one, two = figures.grouped(runs)
+    one, two = grouping.grouped(runs)
     assert (one.label, two.label) == ("NODES=1", "NODES=2")
     assert (len(one.results), one.failed, one.folders) == (2, 1, (Path("a"), Path("d")))
     assert one.estimate(figures.step_seconds).value == pytest.approx(0.6)
 
 
 def test_a_group_whose_runs_all_failed_stays_visible():
-    (lost,) = figures.grouped([(result(status="failed"), Path("a"))])
+    (lost,) = grouping.grouped([(result(status="failed"), Path("a"))])
     assert (lost.results, lost.failed) == ((), 1)
     assert lost.label == "SYNC=ddp MODEL=cnn3 NODES=2 BATCH=12"
 
@@ -212,7 +212,7 @@ def limited(cpus, memory=2**30) -> dict:
 def test_runs_under_other_limits_are_no_repeats_and_no_baseline():
     runs = [result(nodes=2, **limited(0.5)), result(nodes=2, **limited(1.0)), result(nodes=2, **limited(0.5, 2**31))]
     again = result(nodes=2, **limited(0.5))
-    groups = figures.grouped([(run, Path()) for run in (*runs, again)])
+    groups = grouping.grouped([(run, Path()) for run in (*runs, again)])
     assert [len(g.results) for g in groups] == [2, 1, 1]
     assert [g.label for g in groups] == ["CPUS=0.5 MEMORY=1024m", "CPUS=1 MEMORY=1024m", "CPUS=0.5 MEMORY=2048m"]
     alone = [Group(str(cpus), (result(nodes=1, **limited(cpus)),), (Path(),)) for cpus in (1.0, 0.5)]

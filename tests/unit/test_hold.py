@@ -11,8 +11,9 @@ import docker
 import pytest
 from test_conditions import OWN, Container
 
-from monitor import engine, leftovers, limits
+from monitor.engine import container_limits, inspection
 from monitor.errors import UserError
+from monitor.machine import leftovers
 from monitor.runtime import wires
 from monitor.runtime.base import Job
 from monitor.runtime.docker import DockerRuntime
@@ -62,7 +63,7 @@ def test_a_run_that_came_second_takes_nothing_back(ours):
     """The limits that it sees are those of the run that has the nodes."""
     node = Node()
     runtime(node).release(JOB)
-    assert limits.now(node) == HELD_TO
+    assert container_limits.now(node) == HELD_TO
     assert node.commands == [["rm", "-rf", "/runs/run-1"]]
 
 
@@ -71,7 +72,7 @@ def test_the_run_that_had_them_takes_back_what_it_set(ours):
     place = runtime(node)
     place.held(JOB, print)
     place.release(JOB)
-    assert limits.now(node) == OWN
+    assert container_limits.now(node) == OWN
     assert ours.asked == [("trainer-0", "run-1")]
 
 
@@ -81,12 +82,12 @@ def test_not_when_the_next_run_has_them_already(ours):
     place = runtime(node)
     place.held(JOB, print)
     place.release(JOB)
-    assert limits.now(node) == HELD_TO
+    assert container_limits.now(node) == HELD_TO
 
 
 def test_nodes_that_nothing_was_changed_of_are_not_held(ours):
     node = Node()
-    limits.put(node, OWN)
+    container_limits.put(node, OWN)
     assert wires.take_back(None, {node: False}, "p", node, "clean") == []
     assert ours.asked == []
 
@@ -118,9 +119,9 @@ def test_clean_leaves_all_nodes_alone_while_a_run_has_one(ours, monkeypatch, run
     nodes = [Node("trainer-0"), Node("trainer-1")]
     facts = {"shaped": False, "leftovers": []}
     monkeypatch.setattr(leftovers, "containers", lambda client, project: nodes, raising=False)
-    monkeypatch.setattr(engine, "node_facts", lambda node: facts | {"run": run if node is nodes[0] else None})
+    monkeypatch.setattr(inspection, "node_facts", lambda node: facts | {"run": run if node is nodes[0] else None})
     removed = leftovers._tidy(None, "p")
-    assert [limits.now(node) for node in nodes] == [HELD_TO if run else OWN] * 2
+    assert [container_limits.now(node) for node in nodes] == [HELD_TO if run else OWN] * 2
     assert sum(len(node.commands) for node in nodes) == (0 if run else 1)
     assert len(removed) == (0 if run else 2)
 
@@ -130,7 +131,7 @@ def test_a_node_that_has_stopped_gets_its_limits_back_and_its_link_is_left(ours)
     node = Node()
     node.status = "exited"
     assert wires.take_back(None, {node: True}, "p", node, "run-1") == ["a run's limits of trainer-0"]
-    assert limits.now(node) == OWN
+    assert container_limits.now(node) == OWN
 
 
 def test_a_helper_that_cannot_be_started_is_removed():

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 from docker.errors import ImageNotFound
 
-from monitor import images
+from monitor import checkout as checkout_module
+from monitor.engine import images
 from monitor.errors import BAD_INPUT, FAILED, RunFailed, UserError
 
 
@@ -38,8 +39,8 @@ def checkout(tmp_path, monkeypatch):
     for place in ("images/prometheus/Dockerfile", "grafana/Dockerfile", "compose.yaml", ".build/x"):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text(place)
-    monkeypatch.setattr(images, "ROOT", tmp_path)
-    monkeypatch.setattr(images, "BUILD", tmp_path / ".build")
+    monkeypatch.setattr(checkout_module, "ROOT", tmp_path)
+    monkeypatch.setattr(checkout_module, "BUILD", tmp_path / ".build")
     for name in images._CA_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     return tmp_path
@@ -235,7 +236,7 @@ def test_unknown_settings_are_refused():
 
 
 def test_outside_a_checkout_it_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(images, "ROOT", tmp_path)
+    monkeypatch.setattr(checkout_module, "ROOT", tmp_path)
     with pytest.raises(UserError, match="checkout"):
         images.ensure(Engine(), {})
 

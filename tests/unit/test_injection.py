@@ -10,16 +10,17 @@ from rich.console import Console
 from scripted import ScriptedRuntime, exited, ready, step
 from test_recovery import killed_at_five, recorder
 
-from monitor import faults, injection
+from monitor.conditions import faults
+from monitor.conditions.links import Link
 from monitor.errors import UserError
-from monitor.injection import Injector
-from monitor.links import Link
-from monitor.progress import Progress
-from monitor.recovery import Recovery
+from monitor.run import injection
+from monitor.run.injection import Injector
+from monitor.run.progress import Progress
+from monitor.run.recovery import Recovery
+from monitor.run.supervise import Supervisor
+from monitor.run.verdict import RankState
 from monitor.runtime.base import Job
 from monitor.runtime.node_faults import NodeFaults
-from monitor.supervise import Supervisor
-from monitor.verdict import RankState
 from trainer import events
 from trainer.spec import RunSpec
 

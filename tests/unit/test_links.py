@@ -8,11 +8,12 @@ from dataclasses import asdict
 
 import pytest
 
-from monitor import probe, shaping, words
-from monitor.conditions import Conditions
+from monitor.conditions.conditions import Conditions
+from monitor.conditions.links import PROFILES, Link, link
 from monitor.errors import RunFailed, UserError
-from monitor.links import PROFILES, Link, link
+from monitor.results import words
 from monitor.runtime import wires
+from node import probe, shaping
 from trainer.spec import RunSpec, SpecError
 
 NOTHING = '{"link": null, "cut": []}'
@@ -244,7 +245,7 @@ def test_runs_are_told_apart_by_which_node_has_what():
 
 def test_the_probe_measures_what_it_sends():
     """Over loopback: the receiver's count of the bits, and a median round trip."""
-    run = [sys.executable, "-m", "monitor.probe"]
+    run = [sys.executable, "-m", "node.probe"]
     with subprocess.Popen([*run, "serve", "0.3"], stdout=subprocess.PIPE, text=True) as server:
         port = json.loads(server.stdout.readline())["port"]
         client = subprocess.run(

@@ -15,12 +15,13 @@ import psutil
 import pytest
 from process_ids import in_place_of_another, needs_root
 
-from monitor import ending
-from monitor.conditions import Conditions
-from monitor.ending import ended
-from monitor.runtime import choose
+from monitor.conditions.conditions import Conditions
+from monitor.runtime.choice import choose
 from monitor.runtime.docker import DockerRuntime
-from monitor.runtime.local import OWNER, STATE_PREFIX, LocalRank, LocalRuntime, _environment, sweep
+from monitor.runtime.local import LocalRank, LocalRuntime, _environment
+from monitor.runtime.ownership import OWNER, STATE_PREFIX, sweep
+from node import ending
+from node.ending import ended
 from trainer.spec import RunSpec
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
@@ -40,7 +41,7 @@ def launched(tmp_path):
 @contextmanager
 def launch(tmp_path, argv):
     process = subprocess.Popen(
-        [sys.executable, "-m", "monitor.node", "run"],
+        [sys.executable, "-m", "node.launcher", "run"],
         env=_environment() | {"SYNCBED_STATE": str(tmp_path)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -93,8 +94,8 @@ def test_a_killed_launcher_is_told_as_one(launched):
 
 ORCHESTRATOR = """
 import os, subprocess, sys
-from monitor.conditions import Conditions
-from monitor.runtime import choose
+from monitor.conditions.conditions import Conditions
+from monitor.runtime.choice import choose
 from monitor.runtime.docker import DockerRuntime
 from monitor.runtime.local import LocalRuntime
 from trainer.spec import RunSpec
@@ -174,7 +175,7 @@ def test_what_was_left_has_ended_before_its_folder_goes(tmp_path, monkeypatch):
 
 def test_what_does_not_end_keeps_its_folder_for_the_next_orchestrator(tmp_path, monkeypatch):
     folder, left = _left(tmp_path, monkeypatch)
-    monkeypatch.setattr("monitor.ending.SECONDS", 0.0)
+    monkeypatch.setattr("node.ending.SECONDS", 0.0)
     with monkeypatch.context() as patch:
         patch.setattr(psutil.Process, "kill", lambda process: None)
         removed = sweep()

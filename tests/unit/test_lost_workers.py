@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from scripted import ScriptedRuntime, exited, failed, finished, no_waiting, ready, step, supervise
 
-from monitor import supervise as supervise_module
+from monitor.run import supervise as supervise_module
+from monitor.run.supervise import Supervisor
 from monitor.runtime.base import Job
-from monitor.supervise import Supervisor
 from trainer import events
 from trainer.spec import RunSpec
 

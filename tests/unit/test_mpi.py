@@ -9,9 +9,9 @@ import psutil
 import pytest
 from orchestrator import processes_of, wait_until
 
-from monitor import ending, mpi
-from monitor.ending import ended
 from monitor.runtime.local import _environment
+from node import ending, mpi
+from node.ending import ended
 from trainer import events
 from trainer.environment import EnvironmentFault
 from trainer.mpi import Mpi
@@ -52,7 +52,7 @@ class World:
         own = {"RANK": str(rank), "WORLD_SIZE": str(self.size), "GLOO_SOCKET_IFNAME": "lo"}
         who = {"run": self.id, "rank": rank, "local_rank": 0, "env": own, "mpi": mpi}
         process = subprocess.Popen(
-            [sys.executable, "-m", "monitor.node", "run"],
+            [sys.executable, "-m", "node.launcher", "run"],
             env=_environment() | {"SYNCBED_STATE": str(self.folder / str(rank))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -15,9 +15,9 @@ import psutil
 import pytest
 from orchestrator import wait_until
 
-from monitor import cgroup, node
-from monitor.ending import ended
 from monitor.runtime.local import _environment
+from node import cgroup, facts, launcher, leftovers, lock
+from node.ending import ended
 from trainer import events
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
@@ -31,12 +31,12 @@ def launch(
     env=None,
     local_rank=0,
     launcher="of a test",
-    program=("-m", "monitor.node", "run"),
+    program=("-m", "node.launcher", "run"),
     **more,
 ):
     process = subprocess.Popen(
         [sys.executable, *program],
-        env=_environment() | {"SYNCBED_STATE": str(state), node.LAUNCHER: launcher},
+        env=_environment() | {"SYNCBED_STATE": str(state), leftovers.LAUNCHER: launcher},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -81,12 +81,12 @@ def test_out_of_memory_is_told_with_the_limit_and_the_peak_of_the_node(version):
     """The fixture's node has counted two kills, with a limit of 2 GiB."""
     root = Path(__file__).parent / "fixtures" / version / "container"
     usage = cgroup.read(root / "sys", root / "proc")
-    killed = node.exited(1, -9, 1, usage)
+    killed = launcher.exited(1, -9, 1, usage)
     assert (killed.code, killed.signal, killed.out_of_memory) == (None, "SIGKILL", True)
     assert (killed.memory_limit_bytes, killed.memory_peak_bytes) == (2**31, 1_879_048_192)
-    before = node.exited(1, -9, 2, usage)  # both were of earlier runs
+    before = launcher.exited(1, -9, 2, usage)  # both were of earlier runs
     assert (before.signal, before.out_of_memory, before.memory_limit_bytes) == ("SIGKILL", False, None)
-    larger = node.exited(1, 1, 0, replace(usage, memory_peak_bytes=2**32))  # of a run with another limit
+    larger = launcher.exited(1, 1, 0, replace(usage, memory_peak_bytes=2**32))  # of a run with another limit
     assert (larger.code, larger.out_of_memory, larger.memory_peak_bytes) == (1, True, 2**31)
 
 
@@ -149,10 +149,9 @@ def test_a_rank_dies_with_its_launcher(tmp_path):
 def test_a_rank_that_is_stopped_before_it_is_tied_to_its_launcher_dies_with_it(tmp_path):
     held_up = """
 import json, os, signal, sys
-from monitor import cgroup, node
-from monitor.ending import ended
-node._die_with = lambda parent: os.kill(os.getpid(), signal.SIGSTOP)
-node.run(json.loads(sys.stdin.readline()))
+from node import launcher
+launcher._die_with = lambda parent: os.kill(os.getpid(), signal.SIGSTOP)
+launcher.run(json.loads(sys.stdin.readline()))
 """
     process = launch(tmp_path, SLEEP, program=("-c", held_up))
     assert isinstance(events.parse(process.stdout.readline()), events.Held)
@@ -166,37 +165,37 @@ node.run(json.loads(sys.stdin.readline()))
 
 
 def test_a_rank_whose_launcher_was_killed_before_they_were_tied_ends_itself():
-    code = "import os; from monitor.node import _die_with; _die_with(os.getpid()); print('lives')"
+    code = "import os; from node.launcher import _die_with; _die_with(os.getpid()); print('lives')"
     done = subprocess.run([sys.executable, "-c", code], env=_environment(), capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
 
 
 def test_a_second_run_is_told_the_first_ones_id_and_the_lock_goes_with_its_holder(tmp_path, monkeypatch):
-    monkeypatch.setattr(node, "STATE", tmp_path)
+    monkeypatch.setattr(lock, "STATE", tmp_path)
     first = launch(tmp_path, SLEEP, run="run-1")
     assert is_up(first)
-    assert node.lock_holder() == "run-1"
+    assert lock.lock_holder() == "run-1"
     second = launch(tmp_path, SLEEP, run="run-2")
     event = last_event(second)
     assert (type(event), event.run, second.returncode) == (events.Busy, "run-1", 3)
     first.kill()
     first.wait(30)
-    with (tmp_path / "lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # waits until the kernel has let go
-    assert node.lock_holder() is None
+    with (tmp_path / "lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # waits until the kernel has let go
+    assert lock.lock_holder() is None
     third = launch(tmp_path, [sys.executable, "-c", ""], run="run-3")
     assert last_event(third).code == 0
 
 
 def test_who_looks_whether_a_node_is_held_does_not_refuse_a_run(tmp_path, monkeypatch):
     """To look takes the lock for a moment: of a run that starts and a `syncbed status`, the run must not lose."""
-    monkeypatch.setattr(node, "STATE", tmp_path)
-    monkeypatch.setattr(node, "LOOK_SECONDS", 60.0)  # however late the timer is
+    monkeypatch.setattr(lock, "STATE", tmp_path)
+    monkeypatch.setattr(lock, "LOOK_SECONDS", 60.0)  # however late the timer is
     with (tmp_path / "lock").open("a+") as look:
         fcntl.flock(look, fcntl.LOCK_SH)
         threading.Timer(0.1, fcntl.flock, (look, fcntl.LOCK_UN)).start()
-        with node.take_lock("run-1", tmp_path / "metrics"):
-            assert node.lock_holder() == "run-1"
+        with lock.take_lock("run-1", tmp_path / "metrics"):
+            assert lock.lock_holder() == "run-1"
 
 
 def test_a_launcher_that_does_not_listen_is_ended_with_its_rank_and_no_other_run_is(tmp_path):
@@ -210,7 +209,7 @@ def test_a_launcher_that_does_not_listen_is_ended_with_its_rank_and_no_other_run
     (launcher, rank), (other, others_rank) = launched("mine"), launched("other")
     launcher.send_signal(signal.SIGSTOP)
     rank.send_signal(signal.SIGSTOP)
-    command = [sys.executable, "-m", "monitor.node", "end", f"{tmp_path}/mine"]
+    command = [sys.executable, "-m", "node.launcher", "end", f"{tmp_path}/mine"]
     subprocess.run(command, env=_environment(), check=True)
     assert ended(rank) and ended(psutil.Process(launcher.pid))
     assert launcher.wait(30) == -signal.SIGKILL
@@ -220,7 +219,7 @@ def test_a_launcher_that_does_not_listen_is_ended_with_its_rank_and_no_other_run
 
 
 def test_the_other_ranks_of_a_node_run_under_the_lock_of_its_first(tmp_path, monkeypatch):
-    monkeypatch.setattr(node, "STATE", tmp_path)
+    monkeypatch.setattr(lock, "STATE", tmp_path)
     second = launch(tmp_path, SLEEP, rank=3, local_rank=1)  # started first: it waits
     first = launch(tmp_path, SLEEP)
     assert is_up(first) and is_up(second)
@@ -229,7 +228,7 @@ def test_the_other_ranks_of_a_node_run_under_the_lock_of_its_first(tmp_path, mon
     for process in (first, second):
         process.stdin.close()
         assert process.wait(30) == 1
-    assert node.lock_holder() is None
+    assert lock.lock_holder() is None
 
 
 def test_the_figures_of_an_earlier_run_are_gone(tmp_path):
@@ -243,7 +242,7 @@ def test_the_figures_of_an_earlier_run_are_gone(tmp_path):
 
 def test_leftovers_are_this_nodes_ranks_and_no_others(tmp_path, monkeypatch):
     """Another node's ranks, seen from a machine that holds both, must live: a test once killed every run there was."""
-    monkeypatch.setattr(node, "STATE", tmp_path / "mine")
+    monkeypatch.setattr(lock, "STATE", tmp_path / "mine")
 
     def rank(**environment):
         process = subprocess.Popen(SLEEP, env=os.environ | environment, stdout=subprocess.PIPE)
@@ -253,7 +252,7 @@ def test_leftovers_are_this_nodes_ranks_and_no_others(tmp_path, monkeypatch):
     orphan = rank(SYNCBED_RUN_ID="gone", SYNCBED_STATE=str(tmp_path / "mine"))
     others = rank(SYNCBED_RUN_ID="going on", SYNCBED_STATE=str(tmp_path / "other")), rank(SYNCBED_RUN_ID="x"), rank()
     try:
-        assert node.end_leftovers() == [orphan.pid]
+        assert leftovers.end_leftovers() == [orphan.pid]
         assert orphan.wait(30) == -signal.SIGKILL
         assert [process.poll() for process in others] == [None, None, None]
     finally:
@@ -264,20 +263,20 @@ def test_leftovers_are_this_nodes_ranks_and_no_others(tmp_path, monkeypatch):
 
 def test_what_was_left_has_ended_when_it_is_told(tmp_path, monkeypatch):
     """Until then a rank may hold what the next one needs."""
-    monkeypatch.setattr(node, "STATE", tmp_path)
+    monkeypatch.setattr(lock, "STATE", tmp_path)
     kill = os.kill
-    monkeypatch.setattr(node.os, "kill", lambda *what: threading.Timer(0.3, kill, what).start())
+    monkeypatch.setattr(launcher.os, "kill", lambda *what: threading.Timer(0.3, kill, what).start())
     environment = os.environ | {"SYNCBED_RUN_ID": "gone", "SYNCBED_STATE": str(tmp_path)}
     with subprocess.Popen(SLEEP, env=environment, stdout=subprocess.PIPE) as orphan:
         orphan.stdout.readline()
-        found, over = node.end_leftovers(), ended(psutil.Process(orphan.pid))
+        found, over = leftovers.end_leftovers(), ended(psutil.Process(orphan.pid))
         kill(orphan.pid, signal.SIGKILL)
     assert (found, over) == ([orphan.pid], True)
 
 
 def test_check_is_one_json_object_of_facts(tmp_path):
     out = subprocess.run(
-        [sys.executable, "-m", "monitor.node", "check"],
+        [sys.executable, "-m", "node.launcher", "check"],
         env=_environment() | {"SYNCBED_STATE": str(tmp_path), "RANK": "1", "WORLD_SIZE": "2", "SYNCBED_CODE": "abc"},
         capture_output=True,
         text=True,
@@ -296,10 +295,10 @@ def test_the_free_port_is_not_one_that_is_taken(monkeypatch):
 
     with socket.socket() as taken:
         taken.bind(("", 0))
-        port, draw = taken.getsockname()[1], node.random.randint
+        port, draw = taken.getsockname()[1], facts.random.randint
         offers = chain([port], iter(lambda: draw(20000, 32000), None))  # of which others may be taken too
-        monkeypatch.setattr(node.random, "randint", lambda low, high: next(offers))
-        assert node.free_port() != port
+        monkeypatch.setattr(facts.random, "randint", lambda low, high: next(offers))
+        assert facts.free_port() != port
 
 
 def test_a_rank_that_is_told_to_wait_starts_on_go(tmp_path):
@@ -326,7 +325,8 @@ def test_a_launcher_that_waits_ends_when_it_is_told_or_left_alone(tmp_path, last
 
 
 IMPATIENT = (
-    "from monitor import limits, node; import sys; limits.SECONDS = 0; sys.argv[1:] = ['run']; sys.exit(node.main())"
+    "import sys; from node import launcher, limits; limits.SECONDS = 0; "
+    "sys.argv[1:] = ['run']; sys.exit(launcher.main())"
 )
 
 
@@ -343,7 +343,7 @@ def test_a_node_is_held_until_stdin_ends_and_its_figures_are_left(tmp_path):
     (tmp_path / "metrics").mkdir()
 
     def hold():
-        command = [sys.executable, "-m", "monitor.node", "hold", "clean"]
+        command = [sys.executable, "-m", "node.launcher", "hold", "clean"]
         env = _environment() | {"SYNCBED_STATE": str(tmp_path)}
         return subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 

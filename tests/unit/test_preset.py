@@ -4,8 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from monitor import preset, reproduce, run, runtime, summary
+from monitor import console
 from monitor.errors import UserError
+from monitor.experiments import preset, reproduce
+from monitor.run import request
+from monitor.runtime import choice
 from trainer.registry import SYNCS
 from trainer.spec import RunSpec
 
@@ -38,12 +41,12 @@ LOCAL = SimpleNamespace(name="local", default_nodes=4)
 def planned(tmp_path, monkeypatch):
     """Plans the sweep of a preset, with data that is always there."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runtime, "choose", lambda words: LOCAL)
+    monkeypatch.setattr(choice, "choose", lambda words: LOCAL)
     monkeypatch.setattr(reproduce, "available", lambda name, *_: {"DATA": name})
 
     def plan(name="p.toml", scale="quick", **words):
         wanted = preset.read(name, scale)
-        job = reproduce.plan(wanted, tmp_path / "x", {}, words, summary.console())
+        job = reproduce.plan(wanted, tmp_path / "x", {}, words, console.console())
         reproduce.judged(wanted, job)
         return job
 
@@ -57,7 +60,9 @@ def test_ours_can_be_run(planned, name, scale):
     assert job.notes[0].startswith(f"SCALE={scale}: ")
     left_out = [note for note in job.notes[1:] if "CPUS=" not in note]  # limits are of clusters only
     assert left_out == []
-    specs = [RunSpec.from_settings({n: v for n, v in c.words.items() if n not in run.NOT_IN_SPEC}) for c in job.cells]
+    specs = [
+        RunSpec.from_settings({n: v for n, v in c.words.items() if n not in request.NOT_IN_SPEC}) for c in job.cells
+    ]
     assert len(set(specs)) == len(specs)
     assert {spec.sync for spec in specs} <= set(SYNCS)
 
@@ -88,7 +93,7 @@ def test_lists_scales_and_repeats(planned, tmp_path):
 
 
 def test_a_cluster_that_is_too_small_is_refused_with_what_would_do(planned, monkeypatch):
-    monkeypatch.setattr(runtime, "choose", lambda words: SimpleNamespace(name="docker", default_nodes=4))
+    monkeypatch.setattr(choice, "choose", lambda words: SimpleNamespace(name="docker", default_nodes=4))
     with pytest.raises(UserError, match=r"REPORT=r5: it needs NODES=5, the cluster has 4; `make cluster-up NODES=5`"):
         planned("r5")
 
@@ -195,7 +200,7 @@ def test_a_preset_of_which_nothing_can_be_run_says_why(planned, tmp_path):
 
 
 def test_a_cluster_does_it(planned, tmp_path, monkeypatch):
-    monkeypatch.setattr(runtime, "choose", lambda words: SimpleNamespace(name="docker", default_nodes=4))
+    monkeypatch.setattr(choice, "choose", lambda words: SimpleNamespace(name="docker", default_nodes=4))
     (tmp_path / "p.toml").write_text(GOOD + UNEQUAL)
     assert [cell.words["CPUS"] for cell in planned().cells if cell.group == "unequal"] == ["0.5,0.2"]
 

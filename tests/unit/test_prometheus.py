@@ -15,7 +15,7 @@ import pytest
 from ports import free_port
 from promql import promtool
 
-from monitor import prometheus
+from monitor.metrics import prometheus
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "images/prometheus/prometheus.yml"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.run import NOT_IN_SPEC
+from monitor.run.request import NOT_IN_SPEC
 from trainer.registry import DATA, MODELS, SYNCS
 from trainer.spec import RunSpec
 

@@ -10,17 +10,18 @@ import pytest
 from rich.console import Console
 from scripted import NOW, ScriptedRuntime, exited, failed, no_waiting
 
-from monitor import compare, figures, recovery, results
-from monitor.cells import product
 from monitor.errors import Busy, UserError
-from monitor.figures import Group
+from monitor.experiments import comparison, figures
+from monitor.experiments.cells import product
+from monitor.experiments.grouping import Group
 from monitor.interrupt import Stop
-from monitor.progress import Progress
-from monitor.recorder import Recorder
-from monitor.recovery import kept, sentence
 from monitor.report import nodes
 from monitor.report.load import load
-from monitor.report.run_page import outcome
+from monitor.report.run_page import outcome as outcome_table
+from monitor.results.attempts import kept, sentence
+from monitor.run import outcome, recovery
+from monitor.run.progress import Progress
+from monitor.run.recorder import Recorder
 from trainer import events
 from trainer.checkpoint_folder import COMPLETE, Complete, sha256
 from trainer.events import Restart
@@ -182,7 +183,7 @@ def test_reports_and_comparisons_show_it_and_have_each_step_once(restarted):
     run, result = restarted
     words = "restarted from step 4: rank 1 (trainer-1) was killed by SIGKILL at step 5 (1 step and 12.0 s lost)"
     assert sentence(result["restarts"][0]) == words
-    assert ["restart 1", words] in outcome(result).rows
+    assert ["restart 1", words] in outcome_table(result).rows
     assert [s.step for s in figures.steps_of(run.folder) if s.rank == 1] == [1, 2, 3, 4, 5, 6]
     page = load(run.folder)
     assert [s.time - NOW for s in page.steps[0]] == [pytest.approx(t) for t in (13, 14, 15, 16, 30, 32)]
@@ -196,8 +197,8 @@ def test_reports_and_comparisons_show_it_and_have_each_step_once(restarted):
         ("evaluation", pytest.approx(22), pytest.approx(30)),
     ]
     group = Group("x", (result,), (run.folder,))
-    assert compare.runs_text(group) == "1, 1 restarted"
-    assert any(note.startswith("restarted: ") for note in compare.footnotes(compare.rows([group])))
+    assert comparison.runs_text(group) == "1, 1 restarted"
+    assert any(note.startswith("restarted: ") for note in comparison.footnotes(comparison.rows([group])))
 
 
 def test_without_a_checkpoint_it_goes_on_from_the_start_and_says_so(tmp_path, clock):
@@ -357,7 +358,7 @@ def test_a_servers_figures_are_of_the_steps_that_count():
     worker, server = run.ranks
     assert [s.step for s in worker.steps] == [1, 2, 3, 4, 5, 6]
     assert (server.served.updates, server.served.sent_bytes, server.served.received_bytes) == (6, 60, 62)
-    assert results.rank_summary(1, "n", "server", server, [], [4])["updates"] == 6
+    assert outcome.rank_summary(1, "n", "server", server, [], [4])["updates"] == 6
 
 
 def test_what_a_restart_lost_is_not_kept():

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from monitor import removal, results
 from monitor.errors import UserError
+from monitor.results import store
+from monitor.results.remove import command
 
 
 @pytest.fixture
@@ -15,7 +16,7 @@ def runs(tmp_path, monkeypatch):
     for name, status in (("2026-a", "finished"), ("2026-b", "failed"), ("2026-c", "running")):
         folder = tmp_path / "runs" / name
         folder.mkdir(parents=True)
-        results.save({"schema": 1, "status": status, "orchestrator_pid": os.getpid()}, folder)
+        store.save({"schema": 1, "status": status, "orchestrator_pid": os.getpid()}, folder)
     (tmp_path / "runs" / "notes").mkdir()
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "result.json").write_text("{}")
@@ -25,7 +26,7 @@ def runs(tmp_path, monkeypatch):
 
 
 def remove(**settings) -> int:
-    return removal.command(settings, SimpleNamespace(json=False))
+    return command(settings, SimpleNamespace(json=False))
 
 
 def left(runs) -> set[str]:

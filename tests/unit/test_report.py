@@ -14,13 +14,13 @@ import pytest
 from report_cases import ZERO, write_run
 
 from monitor.errors import UserError
-from monitor.estimate import Estimate
 from monitor.report import nodes, run_page
 from monitor.report.command import command, write
 from monitor.report.load import load
 from monitor.report.page import Page, Section, html, write_page
 from monitor.report.plots import Bars, Lines, Plot, Series, svg
-from monitor.report.tables import Table, text
+from monitor.results.table import Table, text
+from monitor.statistics.estimate import Estimate
 
 
 @pytest.fixture
@@ -235,9 +235,9 @@ class TestAnythingARunCanLeave:
         with pytest.raises(UserError, match="run one: "):
             write(run.folder)
 
-    @pytest.mark.parametrize(("pid", "says"), [(os.getpid(), "running"), (0, "failed")])
+    @pytest.mark.parametrize(("pid", "says"), [(os.getpid(), "running"), (0, "failed")], ids=["lives", "gone"])
     def test_one_that_goes_on_or_whose_orchestrator_was_killed(self, tmp_path, monkeypatch, pid, says):
-        monkeypatch.setattr("monitor.results.psutil.pid_exists", bool)
+        monkeypatch.setattr("monitor.results.store.psutil.pid_exists", bool)
         folder = write_run(tmp_path / "runs" / "r")
         whole = json.loads((folder / "result.json").read_text())
         begun = {key: whole[key] for key in ("schema", "id", "runtime", "spec", "data", "host", "error")}

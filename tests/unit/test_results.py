@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor import cli, machine, results, resume, summary
+from monitor import cli, console
 from monitor.errors import UserError
-from monitor.recovery import Attempt
+from monitor.metrics.sampling import Row
 from monitor.report import run_page
-from monitor.sampling import Row
-from monitor.verdict import Failure, RankState
+from monitor.results import machine, scores, show, store
+from monitor.results.result import SCHEMA
+from monitor.run import outcome, resume
+from monitor.run.recovery import Attempt
+from monitor.run.verdict import Failure, RankState
 from trainer import events
 from trainer.spec import RunSpec
 
@@ -55,8 +58,8 @@ def state(rank, steps):
 
 
 def complete(ranks, failure=None, evaluated=None, rows=()):
-    begun = results.begin("id", "local", RunSpec(nodes=2, batch=8), {"label": "cifar10"}, {"limits": [], "links": []})
-    return results.complete(
+    begun = outcome.begin("id", "local", RunSpec(nodes=2, batch=8), {"label": "cifar10"}, {"limits": [], "links": []})
+    return outcome.complete(
         begun,
         ranks=ranks,
         first=Attempt(0, 10.0, ranks),
@@ -145,7 +148,7 @@ def test_a_failed_run_says_why_and_keeps_what_was_measured():
 
 def test_per_class_against_counting_by_hand():
     matrix = [[3, 1, 0], [2, 4, 0], [1, 0, 0]]
-    cat, dog, owl = results.per_class(matrix, ["cat", "dog", "owl"])
+    cat, dog, owl = scores.per_class(matrix, ["cat", "dog", "owl"])
     assert cat == {"class": "cat", "precision": 3 / 6, "recall": 3 / 4, "f1": pytest.approx(0.6), "support": 4}
     assert (dog["precision"], dog["recall"], dog["support"]) == (4 / 5, 4 / 6, 6)
     assert (owl["precision"], owl["recall"], owl["f1"], owl["support"]) == (0.0, 0.0, 0.0, 1)
@@ -153,7 +156,7 @@ def test_per_class_against_counting_by_hand():
 
 @given(st.lists(st.floats(0, 100), min_size=1), st.sampled_from([50, 95, 99, 100]))
 def test_percentile_is_the_smallest_measured_value_that_covers_the_share(values, percent):
-    found = results.percentile(values, percent)
+    found = scores.percentile(values, percent)
     assert found in values
     covered = sum(value <= found for value in values)
     below = sum(value < found for value in values)
@@ -171,79 +174,79 @@ def test_a_run_of_a_sweep_is_found_in_its_folder(tmp_path, monkeypatch):
     with pytest.raises(
         UserError, match=r"^run 20260101-a: not found in runs \(newest: none yet\); RUNS_DIR=sweeps/mine has it$"
     ):
-        results.load("20260101-a", Path("runs"))
+        store.load("20260101-a", Path("runs"))
 
 
 def test_reading_refuses_in_one_line(tmp_path):
-    write(tmp_path / "20260101-a", {"schema": results.SCHEMA + 1, "status": "finished"})
+    write(tmp_path / "20260101-a", {"schema": SCHEMA + 1, "status": "finished"})
     write(tmp_path / "20260102-b", '{"schema": 1, "sta')
     with pytest.raises(UserError, match=r"run nope: not found in .* \(newest: 20260102-b, 20260101-a\)"):
-        results.load("nope", tmp_path)
+        store.load("nope", tmp_path)
     with pytest.raises(UserError, match="schema 2 is newer"):
-        results.load("20260101-a", tmp_path)
+        store.load("20260101-a", tmp_path)
     with pytest.raises(UserError, match=r"20260102-b: result.json cannot be read"):
-        results.load("20260102-b", tmp_path)
+        store.load("20260102-b", tmp_path)
 
 
 def test_a_run_whose_orchestrator_was_killed_reads_as_failed(tmp_path):
-    begun = results.begin("x", "docker", RunSpec(), {"label": "cifar10"}, {"limits": [], "links": []})
+    begun = outcome.begin("x", "docker", RunSpec(), {"label": "cifar10"}, {"limits": [], "links": []})
     write(tmp_path / "alive", begun)
-    assert results.load("alive", tmp_path)["status"] == "running"
+    assert store.load("alive", tmp_path)["status"] == "running"
     pid = os.fork()
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
     write(tmp_path / "dead", begun | {"orchestrator_pid": pid})
-    dead = results.load("dead", tmp_path)
+    dead = store.load("dead", tmp_path)
     assert (dead["status"], dead["error"]["kind"]) == ("failed", "orchestrator")
 
 
 @pytest.mark.parametrize("other", ["process", "boot"])
 def test_a_later_process_of_the_same_id_is_not_the_orchestrator(other, tmp_path, monkeypatch):
-    begun = results.begin("x", "docker", RunSpec(), {"label": "cifar10"}, {"limits": [], "links": []})
+    begun = outcome.begin("x", "docker", RunSpec(), {"label": "cifar10"}, {"limits": [], "links": []})
     if other == "boot":
         (tmp_path / "boot_id").write_text("another\n")
         monkeypatch.setattr(machine, "BOOT_ID", tmp_path / "boot_id")
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as later:  # many ticks after this process
         write(tmp_path / "reused", begun | ({"orchestrator_pid": later.pid} if other == "process" else {}))
-        assert results.load("reused", tmp_path)["error"]["kind"] == "orchestrator"
+        assert store.load("reused", tmp_path)["error"]["kind"] == "orchestrator"
 
 
 def test_an_orchestrator_that_ended_unasked_has_ended(tmp_path):
     """As in a container whose first process does not look after its orphans."""
-    begun = results.begin("x", "docker", RunSpec(), {"label": "cifar10"}, {"limits": [], "links": []})
+    begun = outcome.begin("x", "docker", RunSpec(), {"label": "cifar10"}, {"limits": [], "links": []})
     child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     with child:
         begun |= {"orchestrator_pid": child.pid, "orchestrator_start": machine.process_start(child.pid)}
         write(tmp_path / "x", begun)
-        assert results.load("x", tmp_path)["status"] == "running"
+        assert store.load("x", tmp_path)["status"] == "running"
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert results.load("x", tmp_path)["error"]["kind"] == "orchestrator"
+        assert store.load("x", tmp_path)["error"]["kind"] == "orchestrator"
 
 
 def test_a_result_of_before_the_start_was_kept_goes_by_the_process_id(tmp_path):
     write(tmp_path / "old", {"schema": 1, "status": "running", "orchestrator_pid": os.getppid()})
-    assert results.load("old", tmp_path)["status"] == "running"
+    assert store.load("old", tmp_path)["status"] == "running"
 
 
 def test_where_the_machine_does_not_tell_the_process_id_decides(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "BOOT_ID", tmp_path / "none")
-    begun = results.begin("x", "docker", RunSpec(), {"label": "cifar10"}, {"limits": [], "links": []})
+    begun = outcome.begin("x", "docker", RunSpec(), {"label": "cifar10"}, {"limits": [], "links": []})
     write(tmp_path / "x", begun)
     assert begun["orchestrator_start"] is None
-    assert results.load("x", tmp_path)["status"] == "running"
+    assert store.load("x", tmp_path)["status"] == "running"
 
 
 def test_saving_is_whole_or_not_at_all(tmp_path):
-    results.save({"schema": 1, "status": "finished"}, tmp_path)
+    store.save({"schema": 1, "status": "finished"}, tmp_path)
     with pytest.raises(ValueError, match="not JSON compliant"):
-        results.save({"loss": float("nan")}, tmp_path)
-    assert results.load(".", tmp_path)["status"] == "finished"
+        store.save({"loss": float("nan")}, tmp_path)
+    assert store.load(".", tmp_path)["status"] == "finished"
 
 
 def test_the_table_has_a_mean_row_with_the_mean_of_every_column():
-    table = summary.rank_table(complete(two_ranks())["ranks"])
+    table = show.rank_table(complete(two_ranks())["ranks"])
     cells = {column.header: list(column.cells) for column in table.columns}
     assert cells["s/step"] == ["2.000", "2.000", "2.000"]
     assert cells["p95"] == ["3.000", "2.000", "2.500"]
@@ -277,7 +280,7 @@ def test_figures_of_a_node_stand_once_in_tables_and_means_are_of_nodes():
     ranks.insert(1, ranks[0] | {"rank": 1})
     ranks[2] |= {"rank": 2}
     ranks.append(ranks[2] | {"rank": 3, "role": "evaluator"})
-    shown = summary.rank_table(ranks)
+    shown = show.rank_table(ranks)
     (column,) = [column for column in shown.columns if column.header == "peak CPU %"]
     assert list(column.cells) == ["50", "-", "10", "-", "30"]
     table = run_page.rank_table(complete(two_ranks()) | {"ranks": ranks})
@@ -308,7 +311,7 @@ def test_a_folder_of_runs_that_cannot_be_read_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "iterdir", refused)
     with pytest.raises(UserError, match=r"^RUNS_DIR=.*: cannot be read \(Permission denied\)$"):
-        results.folders(tmp_path)
+        store.folders(tmp_path)
     monkeypatch.setattr(Path, "is_dir", refused)
     with pytest.raises(UserError, match=r"^RESUME=latest: cannot be read \(Permission denied\)$"):
         resume.find("latest", tmp_path)
@@ -362,7 +365,7 @@ def test_what_comes_from_outside_is_never_markup(tmp_path, capsys):
         assert text in said
     assert cli.main(["runs", f"RUNS_DIR={runs}"]) == 0
     assert "m[red]x" in capsys.readouterr().out
-    summary.console(stderr=True).print(f"result: {runs}")
+    console.console(stderr=True).print(f"result: {runs}")
     assert f"result: {runs}" in capsys.readouterr().err
 
 

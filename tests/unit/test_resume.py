@@ -6,9 +6,9 @@ from dataclasses import asdict
 
 import pytest
 
-from monitor import resume
-from monitor.data import prepare
+from monitor.data.catalogue import prepare
 from monitor.errors import UserError
+from monitor.run import resume
 from trainer.checkpoint_folder import Complete, sha256
 from trainer.spec import RunSpec, SpecError
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from promql import RULES, known, labels, metrics, promtool, rule_files, rules
 
-from monitor.training_metrics import KEEP_SECONDS
+from node.training_metrics import KEEP_SECONDS
 
 TESTS = {file.name: yaml.safe_load(file.read_text()) for file in sorted((RULES / "tests").glob("*.yml"))}
 SEVERITIES = {"info", "warning", "critical"}

@@ -12,11 +12,11 @@ import pytest
 from rich.console import Console
 from scripted import ScriptedRuntime, finished, ready, step
 
-from monitor import recorder as recorder_module
 from monitor.errors import Busy, RunFailed
 from monitor.interrupt import SIGNALS, Stop
-from monitor.recorder import Recorder
-from monitor.run_folder import make_folder
+from monitor.run import recorder as recorder_module
+from monitor.run.folder import make_folder
+from monitor.run.recorder import Recorder
 from trainer import events
 from trainer.spec import RunSpec
 

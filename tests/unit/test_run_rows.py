@@ -2,9 +2,9 @@
 
 from types import SimpleNamespace
 
-from monitor.recorder import Recorder
-from monitor.recovery import Attempt
-from monitor.sampling import Row
+from monitor.metrics.sampling import Row
+from monitor.run.recorder import Recorder
+from monitor.run.recovery import Attempt
 
 
 def recorded(rows: list[Row], **started: float) -> Recorder:

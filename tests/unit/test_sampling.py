@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from agent_scrape import rank, serving
 
-from monitor import sampling
-from monitor.sampling import HEADER, Row, Sampler, make_row, missing, summarise, write_csv
+from monitor.metrics import sampling
+from monitor.metrics.sampling import HEADER, Row, Sampler, make_row, missing, summarise, write_csv
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -136,7 +136,7 @@ def test_what_was_counted_since_the_last_scrape_is_seen_at_the_end():
 
 
 def test_sampler_with_a_real_agent():
-    command = [sys.executable, "-m", "monitor.agent", "--port", "0", "--process", str(os.getpid()), "--watch-stdin"]
+    command = [sys.executable, "-m", "node.agent", "--port", "0", "--process", str(os.getpid()), "--watch-stdin"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as agent:
         sampler = Sampler(interval_seconds=0.02)
         sampler.watch("local-0", agent.stdout)

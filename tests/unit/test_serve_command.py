@@ -13,10 +13,10 @@ import pytest
 import requests
 from process_ids import in_place_of_another, needs_root
 
-from monitor import serve, serve_cluster, serve_local
-from monitor.engine import CODE_LABEL, ROLE_LABEL
+from monitor.engine.naming import CODE_LABEL, ROLE_LABEL
 from monitor.errors import RunFailed, UserError
-from monitor.runtime.local import own
+from monitor.runtime.ownership import own
+from monitor.serve import cluster_host, command, local_host, management
 
 
 class Place:
@@ -37,18 +37,18 @@ class Place:
 def places(monkeypatch):
     """The cluster's, which serves nothing, and this machine's, which serves a and b."""
     made = [Place(), Place(8080, "a", "b")]
-    monkeypatch.setattr(serve, "hosts", lambda settings: made)
-    monkeypatch.setattr(serve, "_names", lambda port: next(place.names for place in made if place.port() == port))
+    monkeypatch.setattr(command, "hosts", lambda settings: made)
+    monkeypatch.setattr(management, "names", lambda port: next(place.names for place in made if place.port() == port))
 
     def manage(port, method, path):
         next(place.names for place in made if place.port() == port).remove(path.removeprefix("/models/"))
 
-    monkeypatch.setattr(serve, "_manage", manage)
+    monkeypatch.setattr(management, "manage", manage)
     return made
 
 
 def stop(capsys, **settings):
-    assert serve.stop_command(settings, SimpleNamespace(json=True)) == 0
+    assert command.stop_command(settings, SimpleNamespace(json=True)) == 0
     return json.loads(capsys.readouterr().out)["removed"]
 
 
@@ -62,9 +62,9 @@ def test_what_was_served_before_the_cluster_came_is_stopped_too(places, capsys):
 
 def test_where_to_look_is_said_or_both(monkeypatch):
     cluster = Place()
-    monkeypatch.setattr(serve.serve_cluster, "find", lambda project, required: cluster)
+    monkeypatch.setattr(command.cluster_host, "find", lambda project, required: cluster)
     kinds = {
-        words: [type(place).__name__ for place in serve.hosts(dict(word.split("=") for word in words.split()))]
+        words: [type(place).__name__ for place in command.hosts(dict(word.split("=") for word in words.split()))]
         for words in ("", "RUNTIME=docker", "RUNTIME=local", "PROJECT=x")
     }
     assert kinds == {
@@ -79,8 +79,8 @@ def test_a_server_of_an_older_image_can_be_stopped_but_not_added_to(monkeypatch,
     )
     volume = SimpleNamespace(remove=lambda: None)
     client = SimpleNamespace(volumes=SimpleNamespace(get=lambda name: volume))
-    monkeypatch.setattr(serve_cluster.cluster, "containers", lambda client, project: [node])
-    place = serve_cluster.ClusterHost(client, "x")
+    monkeypatch.setattr(cluster_host.containers, "containers", lambda client, project: [node])
+    place = cluster_host.ClusterHost(client, "x")
     assert place.port() is None and place.stop() == ["volume x_models"]
     for call in (lambda: place.put(tmp_path, "a"), lambda: place.start(8080)):
         with pytest.raises(UserError, match="older image; `make cluster-up PROJECT=x` rebuilds it"):
@@ -97,24 +97,24 @@ def test_a_server_that_was_stopped_comes_back_on_the_port_it_had(monkeypatch, tm
         labels={ROLE_LABEL: "node"}, image=None, attrs={"Config": {"Image": "tag"}}, status="running"
     )
     server = SimpleNamespace(labels={ROLE_LABEL: "serve"}, attrs={"HostConfig": {"PortBindings": bound}}, status=status)
-    monkeypatch.setattr(serve_cluster.cluster, "containers", lambda *a: [node, server] if status else [node])
-    place, on = serve_cluster.ClusterHost(None, "x"), []
+    monkeypatch.setattr(cluster_host.containers, "containers", lambda *a: [node, server] if status else [node])
+    place, on = cluster_host.ClusterHost(None, "x"), []
     place.start = on.append
-    monkeypatch.setattr(serve, "hosts", lambda settings: [place])
+    monkeypatch.setattr(command, "hosts", lambda settings: [place])
     (tmp_path / "model.json").write_text(json.dumps({"model": "vgg", "run": "r", "sha256": "0" * 64}))
-    monkeypatch.setattr(serve.export, "present", lambda run, runs: tmp_path)
-    monkeypatch.setattr(serve, "_check_ports", lambda port: None)
-    monkeypatch.setattr(serve, "_served", lambda port: {"r-00000000"})
-    monkeypatch.setattr(serve, "_register", lambda port, *more: str(port))
-    assert serve.command(words, SimpleNamespace(json=False, run="latest")) == 0
+    monkeypatch.setattr(command.export, "present", lambda run, runs: tmp_path)
+    monkeypatch.setattr(command, "_check_ports", lambda port: None)
+    monkeypatch.setattr(management, "served", lambda port: {"r-00000000"})
+    monkeypatch.setattr(management, "register", lambda port, *more: str(port))
+    assert command.command(words, SimpleNamespace(json=False, run="latest")) == 0
     assert on == started
 
 
 @pytest.fixture
 def here(monkeypatch, tmp_path):
     """This machine as a place, with temporary files of its own."""
-    monkeypatch.setattr(serve_local.tempfile, "gettempdir", lambda: str(tmp_path))
-    return serve_local.LocalHost()
+    monkeypatch.setattr(local_host.tempfile, "gettempdir", lambda: str(tmp_path))
+    return local_host.LocalHost()
 
 
 def test_an_artefact_takes_the_place_of_what_an_earlier_serve_left(here, tmp_path):
@@ -149,7 +149,7 @@ def test_the_servers_answer_is_asked_for_without_a_proxy(monkeypatch):
     monkeypatch.delenv("NO_PROXY", raising=False)
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        assert serve_local._answers(server.server_port)
+        assert local_host._answers(server.server_port)
         with pytest.raises(requests.RequestException):
             requests.get(f"http://127.0.0.1:{server.server_port}/ping", timeout=5)
         server.shutdown()
@@ -192,8 +192,8 @@ def test_ctrl_c_while_the_server_starts_leaves_nothing(here, monkeypatch):
     def interrupt(port):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(serve_local.subprocess, "Popen", start)
-    monkeypatch.setattr(serve_local, "_answers", interrupt)
+    monkeypatch.setattr(local_host.subprocess, "Popen", start)
+    monkeypatch.setattr(local_host, "_answers", interrupt)
     with pytest.raises(KeyboardInterrupt):
         here.start(8080)
     assert not psutil.pid_exists(started[0].pid) and not here._folder.exists()

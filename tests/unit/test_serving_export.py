@@ -12,9 +12,9 @@ import pytest
 import torch
 from PIL import Image
 
-from monitor import export as command
-from monitor.engine import ROOT
+from monitor.checkout import ROOT
 from monitor.errors import UserError
+from monitor.serve import export as command
 from serving import artefact, export
 from serving.artefact import ABOUT, WEIGHTS, About, ArtefactError
 from trainer import checkpoint

@@ -15,8 +15,9 @@ from urllib.parse import parse_qs
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from monitor import results, snapshot
+from monitor.dashboards import snapshot
 from monitor.errors import UserError
+from monitor.results import store
 from trainer import events
 
 RUN = "20261128-080000-ddp-logistic-2n-abcdef"
@@ -82,7 +83,7 @@ def runs(tmp_path):
     """A folder of one finished run on a cluster."""
     folder = tmp_path / "runs" / RUN
     folder.mkdir(parents=True)
-    results.save({"schema": 1, "id": RUN, "status": "finished", "runtime": "docker"}, folder)
+    store.save({"schema": 1, "id": RUN, "status": "finished", "runtime": "docker"}, folder)
     told = [events.Alive(rank=0, time=when) for when in (END, START)]
     (folder / "events.jsonl").write_text("".join(events.to_line(event) + "\n" for event in told) + '{"event": "cut sh')
     (tmp_path / "runs" / "latest").symlink_to(RUN)
@@ -170,8 +171,8 @@ def test_a_run_that_prometheus_has_nothing_of(runs, monkeypatch):
 
 
 def test_no_cluster(runs, monkeypatch):
-    monkeypatch.setattr(snapshot.engine, "connect", lambda: None)
-    monkeypatch.setattr(snapshot.cluster, "urls", lambda client, project: {})
+    monkeypatch.setattr(snapshot.sdk, "connect", lambda: None)
+    monkeypatch.setattr(snapshot.containers, "urls", lambda client, project: {})
     with pytest.raises(
         UserError, match=f"RUN={RUN}: no cluster syncbed is up, and what its Prometheus held went with it"
     ):
@@ -187,7 +188,7 @@ def test_no_cluster(runs, monkeypatch):
 )
 def test_a_run_of_which_there_is_none(runs, result, says):
     whole = {"schema": 1, "id": RUN, "status": "finished", "runtime": "docker", "orchestrator_pid": os.getpid()}
-    results.save(whole | result, runs / RUN)
+    store.save(whole | result, runs / RUN)
     with pytest.raises(UserError, match=f"RUN={RUN}: {says}"):
         keep(runs)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.soak import figure, judged
-from monitor.estimate import Estimate
+from monitor.statistics.estimate import Estimate
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from monitor import compare, results, run, runtime, summary, sweep
+from monitor import console
 from monitor.errors import Busy, RunFailed, UserError
+from monitor.experiments import carry_out, publishing, sweep, sweep_command
 from monitor.interrupt import SIGNALS
+from monitor.results import store, text
+from monitor.results.result import SCHEMA
+from monitor.run import request
+from monitor.runtime import choice
 from trainer.spec import RunSpec, SpecError
 
 ARGS = SimpleNamespace(json=False)
@@ -31,10 +36,10 @@ class Runs:
         if isinstance(failure, BaseException):
             raise failure
         stop.asked = failure == "interrupted"
-        spec = RunSpec.from_settings({n: v for n, v in words.items() if n not in run.NOT_IN_SPEC})
+        spec = RunSpec.from_settings({n: v for n, v in words.items() if n not in request.NOT_IN_SPEC})
         name = f"run-{self.count}"
         result = {
-            **{"schema": results.SCHEMA, "id": name, "runtime": "local", "spec": asdict(spec), "evaluations": []},
+            **{"schema": SCHEMA, "id": name, "runtime": "local", "spec": asdict(spec), "evaluations": []},
             **{
                 "status": "failed" if failure else "finished",
                 "train_loss": 2.0,
@@ -55,9 +60,9 @@ class Runs:
                 for r in range(spec.workers)
             ],
         }
-        path = sweep.Path(folder) / name
+        path = sweep_command.Path(folder) / name
         path.mkdir(parents=True)
-        results.save(result, path)
+        store.save(result, path)
         (path / "events.jsonl").write_text("")
         return result
 
@@ -66,21 +71,21 @@ class Runs:
 def runs(monkeypatch, tmp_path):
     made = Runs()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run, "run", made)
-    monkeypatch.setattr(compare, "publish", lambda *_: None)  # pages have tests of their own
-    listen = sweep.Stop.listen
-    monkeypatch.setattr(sweep.Stop, "listen", lambda stop: stop)
-    made.listens = lambda: monkeypatch.setattr(sweep.Stop, "listen", listen)
-    monkeypatch.setattr(runtime, "choose", lambda words: SimpleNamespace(name="local", default_nodes=4))
+    monkeypatch.setattr(request, "run", made)
+    monkeypatch.setattr(publishing, "publish", lambda *_: None)  # pages have tests of their own
+    listen = carry_out.Stop.listen
+    monkeypatch.setattr(carry_out.Stop, "listen", lambda stop: stop)
+    made.listens = lambda: monkeypatch.setattr(carry_out.Stop, "listen", listen)
+    monkeypatch.setattr(choice, "choose", lambda words: SimpleNamespace(name="local", default_nodes=4))
     return made
 
 
 def start(**words) -> int:
-    return sweep.command(words, ARGS)
+    return sweep_command.command(words, ARGS)
 
 
 def kept(name: str) -> sweep.Sweep:
-    return sweep.load(sweep.Path("sweeps") / name)
+    return sweep.load(sweep_command.Path("sweeps") / name)
 
 
 def test_the_product_of_all_lists_there_and_back(runs, capsys):
@@ -111,7 +116,7 @@ def test_the_same_command_skips_what_is_finished_and_tries_again_what_failed(run
 
 def test_a_run_that_was_removed_is_run_again(runs):
     start(SYNC="ddp,ring", NODES="2", NAME="s")
-    (sweep.Path("sweeps/s/run-1/result.json")).unlink()
+    (sweep_command.Path("sweeps/s/run-1/result.json")).unlink()
     runs.asked = []
     start(SYNC="ddp,ring", NODES="2", NAME="s")
     assert [asked["SYNC"] for asked in runs.asked] == ["ddp"]
@@ -213,7 +218,7 @@ def test_other_settings_have_another_folder(runs):
     start(SYNC="ddp", NODES="2")
     start(SYNC="ring", NODES="2")
     start(NODES="2", SYNC="ring")
-    assert len(list(sweep.Path("sweeps").iterdir())) == 2
+    assert len(list(sweep_command.Path("sweeps").iterdir())) == 2
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"schema": 9}', '{"schema": 1}', '{"schema": "x"}'])
@@ -229,18 +234,21 @@ def test_checkpoints_go_unless_they_are_wanted(runs, words, left):
     class Leaves(Runs):
         def __call__(self, words, say, began, stop):
             result = super().__call__(words, say, began, stop)
-            (sweep.Path("sweeps/s") / result["id"] / "checkpoints" / "step-000003").mkdir(parents=True)
+            (sweep_command.Path("sweeps/s") / result["id"] / "checkpoints" / "step-000003").mkdir(parents=True)
             return result
 
     runs.__class__ = Leaves
     assert start(SYNC="ddp", NODES="2", NAME="s", **words) == 0
-    assert sweep.Path("sweeps/s/run-1/checkpoints").exists() == left
-    assert sweep.Path("sweeps/s/run-1/result.json").exists()
+    assert sweep_command.Path("sweeps/s/run-1/checkpoints").exists() == left
+    assert sweep_command.Path("sweeps/s/run-1/result.json").exists()
 
 
 def test_two_at_once_are_refused(runs):
     start(SYNC="ddp", NODES="2", NAME="s")
-    with sweep.alone(sweep.Path("sweeps/s")), pytest.raises(UserError, match="another sweep works in it now"):
+    with (
+        carry_out.alone(sweep_command.Path("sweeps/s")),
+        pytest.raises(UserError, match="another sweep works in it now"),
+    ):
         start(SYNC="ddp", NODES="2", NAME="s")
 
 
@@ -249,7 +257,10 @@ def test_one_that_is_refused_leaves_the_others_tries_alone(runs, monkeypatch):
     looked = kept("s")  # read by a second one before the first had written its last try
     looked.tries.clear()
     monkeypatch.setattr(sweep, "goes_on", lambda folder, asked: looked)
-    with sweep.alone(sweep.Path("sweeps/s")), pytest.raises(UserError, match="another sweep works in it now"):
+    with (
+        carry_out.alone(sweep_command.Path("sweeps/s")),
+        pytest.raises(UserError, match="another sweep works in it now"),
+    ):
         start(SYNC="ddp,ring", NODES="2", NAME="s")
     assert len(kept("s").tries) == 2
 
@@ -257,33 +268,33 @@ def test_one_that_is_refused_leaves_the_others_tries_alone(runs, monkeypatch):
 @pytest.mark.parametrize("begun", [True, False])
 def test_what_another_one_did_since_it_was_looked_at_counts(runs, begun):
     words = {"SYNC": "ddp,ring", "NODES": "2"}
-    folder = sweep.Path("sweeps/s")
-    mine = sweep.plan(folder, words)
+    folder = sweep_command.Path("sweeps/s")
+    mine = sweep_command.plan(folder, words)
     if begun:
         folder.mkdir(parents=True)
         mine.save()
     start(**words, NAME="s")
     runs.asked = []
-    assert sweep.carry_out(mine, summary.console()) == 0
+    assert carry_out.carry_out(mine, console.console()) == 0
     assert runs.asked == []
     assert len(mine.tries) == len(kept("s").tries) == 2
 
 
 def test_another_sweep_of_that_name_that_began_meanwhile_is_left_alone(runs):
-    mine = sweep.plan(sweep.Path("sweeps/s"), {"SYNC": "gossip", "NODES": "2"})
+    mine = sweep_command.plan(sweep_command.Path("sweeps/s"), {"SYNC": "gossip", "NODES": "2"})
     start(SYNC="ddp,ring", NODES="2", NAME="s")
     with pytest.raises(UserError, match="is a sweep with SYNC=ddp,ring, this is one with SYNC=gossip"):
-        sweep.carry_out(mine, summary.console())
+        carry_out.carry_out(mine, console.console())
     assert kept("s").asked["SYNC"] == "ddp,ring"
 
 
-HOLLOW = {key: {} for key in results.WHOLE} | {"schema": 1, "status": "finished", "ranks": [{"rank": 0}]}
+HOLLOW = {key: {} for key in store.WHOLE} | {"schema": 1, "status": "finished", "ranks": [{"rank": 0}]}
 
 
 @pytest.mark.parametrize("damage", ["{", '{"schema": 1, "status": "finished"}', json.dumps(HOLLOW), None, "failed"])
 def test_a_result_that_is_no_more_one_of_a_finished_run_is_made_again(runs, damage):
     start(SYNC="ddp,ring", NODES="2", NAME="s")
-    path = sweep.Path("sweeps/s/run-1/result.json")
+    path = sweep_command.Path("sweeps/s/run-1/result.json")
     if damage == "failed":
         damage = json.dumps(json.loads(path.read_text()) | {"status": "failed"})
     path.write_text(damage) if damage else path.unlink()
@@ -295,7 +306,7 @@ def test_a_result_that_is_no_more_one_of_a_finished_run_is_made_again(runs, dama
 
 @pytest.mark.parametrize("name", ["sweep.json", "sweep.json.part", ".lock"])
 def test_a_folder_that_cannot_be_written_is_one_line(runs, name):
-    (sweep.Path("sweeps/s") / name).mkdir(parents=True)
+    (sweep_command.Path("sweeps/s") / name).mkdir(parents=True)
     with pytest.raises(UserError) as error:
         start(SYNC="ddp", NODES="2", NAME="s")
     assert str(error.value).startswith("sweeps/s: ")
@@ -304,34 +315,34 @@ def test_a_folder_that_cannot_be_written_is_one_line(runs, name):
 
 def test_a_disk_that_is_full_leaves_the_sweep_as_it_was(runs, monkeypatch):
     start(SYNC="ddp", NODES="2", NAME="s")
-    job, before = kept("s"), sweep.Path("sweeps/s/sweep.json").read_text()
+    job, before = kept("s"), sweep_command.Path("sweeps/s/sweep.json").read_text()
 
     def full(path, text, **_):
         with path.open("w") as file:
             file.write(text[:20])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(sweep.Path, "write_text", full)
+    monkeypatch.setattr(sweep_command.Path, "write_text", full)
     with pytest.raises(UserError, match="No space left on device"):
         job.save()
-    assert sweep.Path("sweeps/s/sweep.json").read_text() == before
-    assert not sweep.Path("sweeps/s/sweep.json.part").exists()
+    assert sweep_command.Path("sweeps/s/sweep.json").read_text() == before
+    assert not sweep_command.Path("sweeps/s/sweep.json.part").exists()
 
 
 def test_what_is_left_is_told_from_what_cells_took():
     cells = [sweep.Cell({"SYNC": name}, 2) for name in ("ddp", "ring", "gossip")]
-    job = sweep.Sweep(sweep.Path("x"), {}, cells)
+    job = sweep.Sweep(sweep_command.Path("x"), {}, cells)
     assert job.seconds_left() is None
     job.tries = [sweep.Try(0, 1, "a", 10.0), sweep.Try(1, 1, "b", 30.0), sweep.Try(2, 1, "c", 90.0, "killed")]
     # no result of any is there, so all six are open: 2 of 10 s, 2 of 30 s, 2 of the mean, 20 s
     assert job.seconds_left() == pytest.approx(120)
-    assert [sweep.duration(s) for s in (40, 720, 12600)] == ["40 s", "12 min", "3.5 h"]
+    assert [text.duration(s) for s in (40, 720, 12600)] == ["40 s", "12 min", "3.5 h"]
 
 
 def test_its_end_is_a_table_of_all_cells(runs, capsys, monkeypatch):
     told = []
-    monkeypatch.setattr(compare, "report_sweep", lambda done, say, as_json: told.append(done))
+    monkeypatch.setattr(publishing, "report_sweep", lambda done, say, as_json: told.append(done))
     start(SYNC="ddp,ring", NODES="2", NAME="s")
     assert [len(told[0].results(cell)) for cell in (0, 1)] == [1, 1]
-    assert json.loads(sweep.Path("sweeps/s/sweep.json").read_text())["schema"] == sweep.SCHEMA
-    assert summary.mean(t.seconds for t in told[0].tries) >= 0
+    assert json.loads(sweep_command.Path("sweeps/s/sweep.json").read_text())["schema"] == sweep.SCHEMA
+    assert text.mean(t.seconds for t in told[0].tries) >= 0

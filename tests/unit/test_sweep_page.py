@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 from report_cases import write_run
 
-from monitor import compare, preset, reproduce
-from monitor.cells import Cell
+from monitor.experiments import grouping, preset, reproduce
+from monitor.experiments.cells import Cell
+from monitor.experiments.pages.preset_page import reproduced_page
+from monitor.experiments.pages.sweep_page import sweep_page
+from monitor.experiments.sweep import Sweep, Try
 from monitor.report.page import html, write_page
 from monitor.report.plots import Plot
-from monitor.report.preset_page import reproduced_page
-from monitor.report.sweep_page import sweep_page
-from monitor.report.tables import Table
-from monitor.sweep import Sweep, Try
+from monitor.results.table import Table
 
 TOML = """
 title = "A report"
@@ -52,7 +52,7 @@ def job(tmp_path) -> Sweep:
 
 
 def page_of(job):
-    return sweep_page(job, compare.cell_groups(job))
+    return sweep_page(job, grouping.cell_groups(job))
 
 
 def test_a_sweeps_page(job):

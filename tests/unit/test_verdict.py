@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from scripted import ScriptedRuntime, exited, failed, finished, no_waiting, ready, step, supervise
 
+from monitor.run.supervise import BLAME_SECONDS, EVIDENCE_SECONDS, Supervisor
 from monitor.runtime.base import Job
-from monitor.supervise import BLAME_SECONDS, EVIDENCE_SECONDS, Supervisor
 from trainer import events
 from trainer.spec import RunSpec
 

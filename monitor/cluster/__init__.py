@@ -1,0 +1,1 @@
+"""The cluster of containers: started, changed, shown and removed by command."""

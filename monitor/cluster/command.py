@@ -1,0 +1,224 @@
+"""The cluster of containers: up, down, status, logs. Compose starts it; everything else goes through the SDK."""
+
+import json
+import os
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from docker import DockerClient
+from docker.models.containers import Container
+
+from monitor import checkout
+from monitor.cluster import mending
+from monitor.cluster.settings import DOWN_SETTINGS, LOG_SETTINGS, SETTINGS, SHM_BYTES, ClusterSettings
+from monitor.console import say, tell_removed
+from monitor.engine import compose, container_limits, images, inspection, naming, sdk
+from monitor.engine.alone import alone
+from monitor.engine.containers import (
+    SERVICE_LABEL,
+    check_host_port,
+    containers,
+    remove_containers,
+    remove_project,
+    urls,
+)
+from monitor.engine.naming import ROLE_LABEL, project
+from monitor.engine.serving_ports import SERVICE, ports_of
+from monitor.errors import RunFailed, UserError, refuse_unknown
+from monitor.runtime import wires
+
+_HEALTHY_WITHIN_SECONDS = 240
+
+
+def up(settings: dict[str, str], args) -> int:
+    """Start the cluster these settings ask for, or change the running one into it. Nothing changed: nothing is done."""
+    start = time.monotonic()
+    client = sdk.connect()
+    _, compose_version = compose.compose_command()
+    with sdk.guard(), alone(project(settings), f"cluster {project(settings)}"):
+        host = client.info()
+        wanted = ClusterSettings.from_settings(settings, host["NCPU"], host["MemTotal"])
+        present = containers(client, wanted.project)
+        check_host_port(client, wanted.project, "PROMETHEUS_PORT", wanted.prometheus_port)
+        paused = mending.unpause(present)
+        _refuse_while_training(wanted, present)
+        made = images.ensure(client, wanted.images)
+        if made.grafana:
+            check_host_port(client, wanted.project, "GRAFANA_PORT", wanted.grafana_port)
+        say(f"starting {wanted.stated()}")
+        services = [*wanted.node_names(), "prometheus", *(["grafana"] if made.grafana else [])]
+        serving = ports_of(present)
+        services += [SERVICE] if serving else []
+        remove_containers([c for c in present if c.labels.get(SERVICE_LABEL) not in services])
+        wanted_now = [c for c in present if c.labels.get(SERVICE_LABEL) in services]
+        mending.restart([c for c in wanted_now if c in paused or mending.unhealthy(c)])
+        try:
+            wait = ("--wait", "--wait-timeout", str(_HEALTHY_WITHIN_SECONDS))
+            variables = wanted.variables(made) | serving
+            compose.compose(wanted.project, variables, "up", "--detach", "--no-build", *wait, *services)
+        except UserError as error:
+            _show_sick(client, wanted.project)
+            raise error
+        facts = _verify(client, wanted)
+        report = {
+            "project": wanted.project,
+            "nodes": [{"name": name, **fact} for name, fact in facts.items()],
+            "urls": urls(client, wanted.project),
+            "seconds": round(time.monotonic() - start, 1),
+            "engine": host["ServerVersion"],
+            "compose": compose_version,
+        }
+    if args.json:
+        print(json.dumps(report))
+        return 0
+    for node in report["nodes"]:
+        memory = node["memory_limit_bytes"] / 2**30
+        cores = f"{node['cpu_limit_cores']:g} core{'s'[: node['cpu_limit_cores'] != 1]}"
+        print(f"  {node['name']:12}{node['addresses'][0]:16}{cores}  {memory:.2f} GiB")
+    for name, url in report["urls"].items():
+        print(f"  {name:12}{url}")
+    print(f"cluster {wanted.project} is up, limits read back from inside; {report['seconds']} s")
+    return 0
+
+
+def down(settings: dict[str, str], args) -> int:
+    """Remove the project's containers, network and volumes, and say which."""
+    if "cluster-up" not in os.environ.get("SYNCBED_GOALS", "").split():  # `make cluster-down cluster-up NODES=2`
+        for word, value in settings.items():
+            if word in SETTINGS and word not in DOWN_SETTINGS:
+                raise UserError(f"{word}={value}: a cluster goes down whole; PROJECT= says which one")
+    refuse_unknown(settings, SETTINGS)
+    name = project(settings)
+    client = sdk.connect()
+    with sdk.guard(), alone(name, f"cluster {name}", needed=False):
+        removed = remove_project(client, name)
+    tell_removed(removed, args.json, f"cluster {name} was not there: nothing to remove")
+    return 0
+
+
+def status(settings: dict[str, str], args) -> int:
+    """Every node: state, health, address, limits, and the run that holds it."""
+    refuse_unknown(settings, SETTINGS)
+    name = project(settings)
+    client = sdk.connect()
+    with sdk.guard():
+        present = containers(client, name)
+        nodes = [c for c in present if c.labels.get(ROLE_LABEL) == "node"]
+        with ThreadPoolExecutor(16) as pool:
+            held = list(pool.map(_held_by, nodes))
+        rows = [{**_state(c), "run": run} for c, run in zip(nodes, held, strict=True)]
+        others = [_state(c) for c in present if c.labels.get(ROLE_LABEL) in ("prometheus", "grafana", SERVICE)]
+        report = {"project": name, "nodes": rows, "services": others, "urls": urls(client, name)}
+    if args.json:
+        print(json.dumps(report))
+    elif not present:
+        print(f"no cluster {name}: make cluster-up{naming.words(name)} starts one")
+    else:
+        print(f"{'name':12}{'state':10}{'health':11}{'address':16}{'cores':>6}{'GiB':>7}  run")
+        for row in [*rows, *others]:
+            size = f"{row['cpus']:>6g}{row['memory_bytes'] / 2**30:>7.2f}"
+            print(
+                f"{row['name']:12}{row['state']:10}{row['health']:11}{row['address']:16}{size}  {row.get('run') or '-'}"
+            )
+        for service, url in report["urls"].items():
+            print(f"{service}: {url}")
+    return 0
+
+
+def logs(settings: dict[str, str], args) -> int:
+    """What the services printed, the last 200 lines of each. NODE= picks one, FOLLOW=1 goes on until Ctrl-C."""
+    refuse_unknown(settings, LOG_SETTINGS)
+    if settings.get("FOLLOW", "0") not in ("0", "1"):
+        raise UserError(f"FOLLOW={settings['FOLLOW']}: 0 or 1")
+    name = project(settings)
+    client = sdk.connect()
+    with sdk.guard():
+        services = [c.labels[SERVICE_LABEL] for c in containers(client, name)]
+    if not services:
+        raise UserError(f"no cluster {name}: make cluster-up{naming.words(name)} starts one")
+    if settings.get("NODE", services[0]) not in services:
+        raise UserError(f"NODE={settings['NODE']}: one of: {', '.join(services)}")
+    command, _ = compose.compose_command()
+    options = ["--tail", "200", *(["--follow"] if settings.get("FOLLOW") == "1" else [])]
+    chosen = [settings["NODE"]] if "NODE" in settings else []
+    return subprocess.run(
+        [*command, "-p", name, "-f", str(checkout.ROOT / "compose.yaml"), "logs", *options, *chosen]
+    ).returncode
+
+
+def _refuse_while_training(wanted: ClusterSettings, present: list[Container]) -> None:
+    """Changing a cluster restarts its nodes: not under a run. Rank 0 of every run is on the first node."""
+    for container in present:
+        if container.labels.get(SERVICE_LABEL) == "trainer-0" and (run := _held_by(container)):
+            raise UserError(
+                f"run {run} is going on in cluster {wanted.project}: wait for its end, or stop it with Ctrl-C there"
+            )
+
+
+def _verify(client: DockerClient, wanted: ClusterSettings) -> dict[str, dict]:
+    """Ask every node, from inside, whether it is what was asked for. Raises RunFailed naming the first that is not."""
+    nodes = {c.labels[SERVICE_LABEL]: c for c in containers(client, wanted.project) if c.labels[ROLE_LABEL] == "node"}
+
+    def look() -> dict[str, dict]:
+        with ThreadPoolExecutor(16) as pool:
+            return dict(zip(nodes, pool.map(inspection.node_facts, nodes.values()), strict=True))
+
+    facts = look()
+    shaped = {node: facts[name]["shaped"] for name, node in nodes.items()}
+    if nodes and wires.take_back(client, shaped, wanted.project, next(iter(nodes.values())), "cluster-up"):
+        facts = look()  # a run whose orchestrator was killed had taken nothing back
+    if list(facts) != wanted.node_names():
+        mends = f"make cluster-down cluster-up{naming.words(wanted.project)} mends it"
+        raise RunFailed(f"asked for {wanted.nodes} nodes, found {', '.join(facts) or 'none'}: {mends}")
+    for rank, (name, fact) in enumerate(facts.items()):
+        asked = {
+            "hostname": name,
+            "rank": rank,
+            "world_size": wanted.nodes,
+            "cpu_limit_cores": wanted.cpus,
+            "memory_limit_bytes": wanted.memory_bytes,
+            "shm_bytes": SHM_BYTES,
+        }
+        for key, value in asked.items():
+            got = fact[key]
+            if got != value and not (key == "cpu_limit_cores" and got and abs(got - value) < 0.002):
+                raise RunFailed(
+                    f"{name}: asked for {key}={value}, inside it is {got}; a rootless engine enforces limits only with "
+                    "cgroup v2 and its cpu and memory controllers delegated"
+                )
+    return facts
+
+
+def _show_sick(client: DockerClient, name: str) -> None:
+    """The last lines of every service that is not well, on stderr."""
+    for container in containers(client, name):
+        state = _state(container)
+        if state["state"] != "running" or state["health"] not in ("healthy", "none"):
+            say(f"--- {state['name']}: {state['state']}, {state['health']}; its last lines:")
+            probe = (container.attrs["State"].get("Health") or {}).get("Log") or []
+            say(container.logs(tail=15).decode(errors="replace").rstrip() or "(it printed nothing)")
+            if probe and probe[-1]["Output"].strip():
+                say(f"health check: {sdk.one_line(probe[-1]['Output'])}")
+
+
+def _state(container: Container) -> dict:
+    attributes, state = container.attrs, container.attrs["State"]
+    networks = attributes["NetworkSettings"]["Networks"].values()
+    return {
+        "name": container.labels.get(SERVICE_LABEL, container.name),
+        "state": state["Status"],
+        "health": (state.get("Health") or {}).get("Status", "none"),
+        "address": next((n["IPAddress"] for n in networks if n["IPAddress"]), "-"),
+        **{name: limit or 0 for name, limit in container_limits.now(container).items()},
+    }
+
+
+def _held_by(container: Container) -> str | None:
+    """The run that holds this node; None for a free one, and for one that cannot say."""
+    if container.status != "running":
+        return None
+    try:
+        return inspection.node_facts(container)["run"]
+    except UserError:
+        return None

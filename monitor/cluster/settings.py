@@ -1,0 +1,80 @@
+"""The settings of `syncbed up`: what they mean, and whether this machine can do it."""
+
+from dataclasses import dataclass
+
+from monitor.conditions.amounts import cores, memory, whole
+from monitor.engine import container_limits, images
+from monitor.engine.naming import project
+from monitor.errors import UserError, refuse_unknown
+from trainer.spec import MAX_NODES
+
+SHM_BYTES = 256 * 2**20  # /dev/shm of a node
+SETTINGS = {
+    "NODES": f"how many trainer nodes, 1..{MAX_NODES}",
+    "CPUS": "cores per node (default: the host's cores over NODES)",
+    "MEMORY": "memory per node, such as 2g or 1500m (default: 80 % of the host's over NODES)",
+    "PROJECT": "name of the cluster: containers, network and volumes carry it",
+    "PROMETHEUS_PORT": "port of Prometheus on 127.0.0.1",
+    "GRAFANA_PORT": "port of Grafana on 127.0.0.1",
+    **images.SETTINGS,
+}
+DOWN_SETTINGS = {"PROJECT": SETTINGS["PROJECT"]}
+LOG_SETTINGS = {**SETTINGS, "NODE": "one service, such as trainer-2", "FOLLOW": "1: go on until Ctrl-C"}
+DEFAULT_PORTS = {"PROMETHEUS_PORT": 9090, "GRAFANA_PORT": 3000}
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """A cluster somebody asked for. Built by `from_settings`, which raises UserError for what cannot be."""
+
+    nodes: int
+    cpus: float  # cores per node
+    memory_bytes: int  # per node
+    project: str
+    prometheus_port: int
+    grafana_port: int
+    images: dict[str, str]  # the settings that images.ensure takes
+
+    @classmethod
+    def from_settings(cls, settings: dict[str, str], host_cores: int, host_memory: int) -> "ClusterSettings":
+        """`settings`: all values text. `host_memory` in bytes."""
+        refuse_unknown(settings, SETTINGS)
+        nodes = whole("NODES", settings.get("NODES", "4"), 1, MAX_NODES)
+        made = cls(
+            nodes=nodes,
+            cpus=cores(settings.get("CPUS"), nodes, host_cores),
+            memory_bytes=memory(settings.get("MEMORY"), nodes, host_memory),
+            project=project(settings),
+            prometheus_port=whole(
+                "PROMETHEUS_PORT", settings.get("PROMETHEUS_PORT", str(DEFAULT_PORTS["PROMETHEUS_PORT"])), 1, 65535
+            ),
+            grafana_port=whole(
+                "GRAFANA_PORT", settings.get("GRAFANA_PORT", str(DEFAULT_PORTS["GRAFANA_PORT"])), 1, 65535
+            ),
+            images={name: value for name, value in settings.items() if name in images.SETTINGS},
+        )
+        if made.prometheus_port == made.grafana_port:
+            raise UserError(f"GRAFANA_PORT={made.grafana_port}: Prometheus has it; give two different ports")
+        return made
+
+    def node_names(self) -> list[str]:
+        return [f"trainer-{rank}" for rank in range(self.nodes)]
+
+    def variables(self, made: images.Images) -> dict[str, str]:
+        """What compose.yaml takes from its environment."""
+        return {
+            "NODES": str(self.nodes),
+            "CPU_QUOTA": str(round(self.cpus * container_limits.PERIOD)),
+            "MEMORY": str(self.memory_bytes),
+            "SHM_SIZE": str(SHM_BYTES),
+            "PROMETHEUS_PORT": str(self.prometheus_port),
+            "GRAFANA_PORT": str(self.grafana_port),
+            "TRAINER_IMAGE": made.trainer,
+            "PROMETHEUS_IMAGE": made.prometheus,
+            **({"GRAFANA_IMAGE": made.grafana} if made.grafana else {}),
+        }
+
+    def stated(self) -> str:
+        """One line: what each node gets."""
+        each = f"{self.cpus:g} core{'s' if self.cpus != 1 else ''} and {self.memory_bytes / 2**30:.2f} GiB each"
+        return f"{self.nodes} node{'s' if self.nodes > 1 else ''}, {each} (CPUS= and MEMORY= change it)"

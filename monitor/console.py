@@ -1,0 +1,63 @@
+"""What a person reads in a terminal: where it is printed, and what happens when the reader has gone."""
+
+import errno
+import json
+import os
+import sys
+
+from rich.console import Console
+
+NOBODY = (errno.EPIPE, errno.EIO)  # a pipe, a terminal that nobody reads any more
+
+
+class Unbroken:
+    """A stream whose reader may go away (`make run | head`, a closed terminal): what is said then is for nobody, and no
+    error.
+    """
+
+    def __init__(self, stream):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            if error.errno not in NOBODY:
+                raise
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            if error.errno not in NOBODY:
+                raise
+            # Python flushes once more at exit; nobody must be there to break then either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
+
+
+def console(stderr: bool = False) -> Console:
+    """Where a person reads: as wide as the terminal, and wide enough for every table in a file or a log.
+
+    Nothing printed is markup: folders, class names and messages come from outside and may hold [brackets].
+    """
+    made = Console(file=Unbroken(sys.stderr if stderr else sys.stdout), soft_wrap=True, markup=False, emoji=False)
+    if not made.is_terminal:
+        made.width = 200
+    return made
+
+
+def tell_removed(removed: list[str], as_json: bool, nothing: str) -> None:
+    """What was removed, or the line that says nothing was."""
+    if as_json:
+        print(json.dumps({"removed": removed}))
+    else:
+        print("\n".join(f"removed {what}" for what in removed) or nothing)
+
+
+def say(line: str) -> None:
+    """One line of progress, beside what a program may read on stdout."""
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,135 @@
+"""`syncbed prometheus-snapshot`: keep a run's raw series, which live in the memory of the cluster's Prometheus.
+
+    runs/<id>/prometheus/series.om.gz     OpenMetrics text: a line `name{labels} value time` for each sample
+
+That is all Prometheus has of the run's time, its own figures and what its rules record included. It is read through the
+query API, which is always there; the admin API, which could copy blocks, is off and stays off. docs/metrics.md says how
+a Prometheus reads the file again. Source: OpenMetrics 1.0, prometheus.io/docs/prometheus/latest/storage (backfilling).
+"""
+
+import gzip
+import json
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+from monitor.engine import containers, naming, sdk
+from monitor.errors import RunFailed, UserError, refuse_unknown
+from monitor.metrics import prometheus
+from monitor.results import store
+from monitor.results.result import RUNNING
+from node.training_metrics import KEEP_SECONDS
+from trainer import events
+
+SETTINGS = {
+    "RUNS_DIR": "folder of results; default: runs",
+    "PROJECT": "name of the cluster that the run was on; default: syncbed",
+}
+FILE = "prometheus/series.om.gz"
+BEFORE_SECONDS, AFTER_SECONDS = 1.0, KEEP_SECONDS + 1.0  # the scrape before the first event; a dead rank's last figures
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+def command(settings: dict[str, str], args) -> int:
+    """CLI `prometheus-snapshot`. Raises UserError in one line."""
+    refuse_unknown(settings, SETTINGS)
+    runs = Path(settings.get("RUNS_DIR", "runs"))
+    result = store.load(args.run, runs)
+    run = result["id"]
+    if result["runtime"] != "docker":
+        raise UserError(
+            f"RUN={run}: it ran as local processes, which no Prometheus watches; metrics.csv has each second of it"
+        )
+    if result["status"] == RUNNING:
+        raise UserError(f"RUN={run}: it is running; its series are whole once it has ended")
+    start, end = span(runs / run)
+    name = naming.project(settings)
+    url, path = find(run, name), runs / run / FILE
+    try:
+        known = prometheus.query(url, f"{selector({'__name__': 'syncbed_training_run_info', 'run': run})}[1d]", end)
+        if not known:
+            began = datetime.fromtimestamp(start, timezone.utc).isoformat(" ", "seconds")
+            raise UserError(
+                f"RUN={run}: Prometheus of cluster {name} has nothing of it, from {began}: it keeps 12 hours, less if "
+                "that is too much, none from before it was started; PROJECT= names another cluster"
+            )
+        found = write(path, url, start - BEFORE_SECONDS, end + AFTER_SECONDS)
+    except prometheus.NotAnswering as error:
+        raise RunFailed(
+            f"RUN={run}: Prometheus at {url} does not answer ({error}); `make logs NODE=prometheus{naming.words(name)}`"
+        ) from None
+    except OSError as error:
+        raise RunFailed(f"RUN={run}: {path} cannot be written ({error.strerror or error})") from None
+    if (lacking := found["first"] - start) > BEFORE_SECONDS:
+        print(f"warning: Prometheus has nothing of the first {lacking:.0f} s of the run", file=sys.stderr)
+    size = path.stat().st_size
+    if args.json:
+        print(json.dumps({"path": str(path), "bytes": size, **found}))
+    else:
+        print(f"{path}: {found['series']} series, {found['samples']} samples, {size / 1e6:.1f} MB")
+    return 0
+
+
+def span(folder: Path) -> tuple[float, float]:
+    """Unix seconds of a run's first and last event. Raises UserError."""
+    try:
+        with (folder / "events.jsonl").open(encoding="utf-8") as lines:
+            times = [event.time for line in lines if (event := events.parse(line))]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"RUN={folder.name}: events.jsonl cannot be read ({error})") from None
+    if not times:
+        raise UserError(f"RUN={folder.name}: nothing ran, so there is nothing to keep")
+    return min(times), max(times)
+
+
+def find(run: str, project: str) -> str:
+    """The address of the cluster's Prometheus. Raises UserError when there is none."""
+    client = sdk.connect()
+    with sdk.guard():
+        url = containers.urls(client, project).get("prometheus")
+    if url is None:
+        raise UserError(f"RUN={run}: no cluster {project} is up, and what its Prometheus held went with it")
+    return url
+
+
+def write(path: Path, url: str, start: float, end: float) -> dict:
+    """Write every series of this time, whole or not at all. Raises NotAnswering and OSError.
+
+    Returns how many `series` and `samples` there are, and the Unix seconds of the `first` scrape of a node.
+    """
+    path.parent.mkdir(exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    counts, first = {"series": 0, "samples": 0}, end
+    try:
+        with gzip.open(part, "wt", encoding="utf-8", compresslevel=6) as file:
+            for labels, samples in read(url, start, end):
+                if labels["__name__"] == "up" and labels.get("job") == "node":
+                    first = min(first, samples[0][0])
+                head = selector(labels)
+                file.writelines(f"{head} {value} {when:.3f}\n" for when, value in samples)
+                counts["series"] += 1
+                counts["samples"] += len(samples)
+            file.write("# EOF\n")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return counts | {"first": first}
+
+
+def read(url: str, start: float, end: float) -> Iterator[tuple[dict[str, str], list]]:
+    """Every series that has samples in this time, by name: its labels and its (Unix seconds, value as text) pairs.
+
+    One is asked for at a time, so that no answer is larger than a day of one series. Raises NotAnswering.
+    """
+    milliseconds = round(1000 * (end - start))
+    for labels in sorted(prometheus.series(url, start, end), key=selector):
+        for found in prometheus.query(url, f"{selector(labels)}[{milliseconds}ms]", end):
+            if found["metric"] == labels:  # one with more labels matches too
+                yield labels, found["values"]
+
+
+def selector(labels: dict[str, str]) -> str:
+    """A series as OpenMetrics and PromQL write it: name{label="value",...}."""
+    pairs = (f'{name}="{value.translate(_ESCAPES)}"' for name, value in sorted(labels.items()) if name != "__name__")
+    return f"{labels['__name__']}{{{','.join(pairs)}}}"

@@ -1,0 +1,83 @@
+"""Data sets: found, fetched, checked and prepared once, beside the nodes. Ranks only read what was prepared.
+
+prepared = prepare("cifar10", seed=42, data_dir=Path("~/cifar").expanduser(), cache=CACHE)
+prepared.path / "train_images.npy"        # uint8 (N, channels, height, width)
+prepared.manifest["mean"]                 # per channel, of training pixels scaled to 0..1
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from monitor.data.store import Prepared, Unavailable
+from monitor.errors import UserError
+from trainer.registry import COLOUR, DATA, Shape, load
+
+CACHE = Path("data")  # beside runs/, in the folder where syncbed is run
+
+
+def prepare(
+    name: str,
+    *,
+    seed: int,
+    data_dir: Path | None,
+    cache: Path,
+    say=print,
+    verify: bool = False,
+    shape: Shape | None = None,
+) -> Prepared:
+    """The prepared folder of the data set `name`, a key of trainer.registry.DATA: at once when the cache has it whole.
+
+    `shape` (channels, height, width) is for data made in any shape; without it that is 3x32x32.
+    `verify` compares the checksums of what the cache has too, not only sizes; what is damaged is prepared anew.
+    Raises UserError when it cannot be had (the line says what would do), RunFailed when the disk is full.
+    """
+    try:
+        return _prepare(name, shape, seed=seed, data_dir=data_dir, cache=cache, say=say, verify=verify)
+    except Unavailable as error:
+        raise UserError(
+            f"DATA={name} cannot be fetched ({error}); "
+            f"a network (then `make data DATA={name}`), DATA_DIR=folder with its files, or DATA=synthetic would do"
+        ) from error
+
+
+def default(
+    name: str = "cifar10",
+    *,
+    seed: int,
+    data_dir: Path | None,
+    cache: Path,
+    say=print,
+    verify: bool = False,
+    shape: Shape | None = None,
+) -> Prepared:
+    """What a run uses whose user named no DATA: `name`, and where it cannot be fetched synthetic, with a warning.
+
+    `name` is the default of the model, trainer.registry.default_data. A DATA_DIR was named by the user: one that cannot
+    be used raises UserError here too. The rest is as in `prepare`.
+    """
+    try:
+        return _prepare(name, shape, seed=seed, data_dir=data_dir, cache=cache, say=say, verify=verify)
+    except Unavailable as error:
+        say(
+            f"warning: {name} cannot be fetched ({error}), so synthetic images are used instead; "
+            "DATA_DIR=folder with its files or a network would do, DATA=synthetic silences this"
+        )
+        made = _prepare("synthetic", shape, seed=seed, data_dir=None, cache=cache, say=say, verify=verify)
+        label = f"{made.label} (no DATA named, {name} could not be fetched)"
+        return replace(made, label=label, manifest={**made.manifest, "label": label})
+
+
+def _prepare(name: str, shape: Shape | None, **how) -> Prepared:
+    dataset = DATA[name]
+    if dataset.shape is None:
+        dataset = replace(dataset, shape=shape or COLOUR)
+    return load(dataset.place)(dataset, **how)
+
+
+def folder(settings: dict[str, str]) -> Path | None:
+    """The folder that DATA_DIR= names, if any. Raises UserError for the home of a user who is not known here."""
+    named = settings.get("DATA_DIR")
+    try:
+        return Path(named).expanduser() if named is not None else None
+    except RuntimeError:
+        raise UserError(f"DATA_DIR={named}: there is no such user here; give the folder's whole path") from None

@@ -1,0 +1,1 @@
+"""Sets of runs: sweeps, comparisons, and the five course reports with their claims."""

@@ -1,0 +1,1 @@
+"""Pages of sweeps and of reproduced reports."""

@@ -1,0 +1,187 @@
+"""Presets: a named set of runs that ends in tables and verdicts, as a TOML file; docs/presets.md is how to write one.
+
+Ours are in monitor/presets/; a path to any other file will do as well. What a file may hold is said once, by the types
+below, and checked by pydantic before anything runs.
+"""
+
+import hashlib
+import itertools
+import json
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
+
+from monitor import toml
+from monitor.conditions.conditions import Unavailable
+from monitor.errors import UserError
+from monitor.experiments import claims, figures
+from monitor.experiments.cells import Cell, product, values
+from monitor.experiments.claims import Claim, Strict
+
+OURS = Path(__file__).parent / "presets"
+Words = dict[str, str]
+
+
+class Scale(Strict):
+    """How much of the report is run. `note`: what is done otherwise than there."""
+
+    note: str
+    words: Words = Field({})
+    repeats: PositiveInt
+
+
+class Runs(Strict, extra="allow"):
+    """A group of runs: the product of the words' lists, for each of `each`. Further keys: words of one scale only."""
+
+    __pydantic_extra__: dict[str, Words]
+    name: str
+    words: Words
+    each: list[Words] = Field([{}], min_length=1)
+    repeats: PositiveInt | None = None  # at most; None: as the scale says
+
+    def at(self, scale: str, common: Words) -> Words:
+        """The words at this scale. A length of its own takes the place of the common one."""
+        own = self.words | (self.model_extra or {}).get(scale, {})
+        other = {"EPOCHS": "STEPS", "STEPS": "EPOCHS"}
+        return {name: text for name, text in common.items() if other.get(name) not in own} | own
+
+
+class Table(Strict):
+    """A table or plots of the page, for the runs it names or for all."""
+
+    kind: Literal["compare", "nodes", "classes", "curves", "resources", "competition"]
+    runs: list[str] | None = None
+
+
+class Losses(Table):
+    kind: Literal["losses"]
+    every: PositiveInt = 20
+
+
+class SpeedUp(Table):
+    kind: Literal["speed_up"]
+    what: Literal[tuple(figures.RATES)] = "step"
+
+
+class Against(Table):
+    kind: Literal["against"]
+    by: str  # a setting with several values
+    what: Literal[tuple(figures.RATES)] = "step"
+
+
+class Utilisation(Table):
+    kind: Literal["utilisation"]
+    plots: list[Literal["cpu", "memory", "packets-sent", "packets-received"]] = Field(
+        ["cpu", "memory", "packets-sent", "packets-received"], min_length=1
+    )
+
+
+AnyTable = Annotated[Table | Losses | SpeedUp | Against | Utilisation, Field(discriminator="kind")]
+KINDS = [
+    kind
+    for table in (Table, Losses, SpeedUp, Against, Utilisation)
+    for kind in get_args(table.model_fields["kind"].annotation)
+]
+
+
+class Published(Strict):
+    """What the report measured, by name of runs; shown as ratios to the first."""
+
+    what: Literal[tuple(figures.SECONDS)]
+    values: dict[str, PositiveFloat] = Field(min_length=1)
+
+
+class File(Strict):
+    title: str
+    about: str
+    words: Words = Field({})
+    scale: dict[str, Scale] = Field(min_length=1)
+    runs: list[Runs] = Field(min_length=1)
+    published: Published | None = None
+    tables: list[AnyTable] = Field([Table(kind="compare")])
+    claims: list[Claim] = Field([])
+
+
+class Preset:
+    """A file at one scale."""
+
+    def __init__(self, name: str, file: File, scale: str):
+        self.name, self.file, self.scale = name, file, scale
+        self.title, self.about = file.title, file.about
+        self.tables, self.claims, self.published = file.tables, file.claims, file.published
+        self.note = file.scale[scale].note
+
+    @property
+    def digest(self) -> str:
+        """Of all that decides what is run: two presets with the same have the same runs."""
+        file, scale = self.file, self.file.scale[self.scale]
+        runs = [[r.name, r.at(self.scale, file.words | scale.words), r.each, r.repeats] for r in file.runs]
+        return hashlib.sha256(json.dumps([runs, scale.repeats], sort_keys=True).encode()).hexdigest()[:8]
+
+    def cells(self, place, more: Words) -> tuple[list[Cell], list[str]]:
+        """Every run as a cell, `more` in place of the preset's own words, and what cannot be run. Raises SpecError."""
+        cells, left_out = [], []
+        scale = self.file.scale[self.scale]
+        repeats = int(more.get("REPEATS", scale.repeats))
+        more = {name: value for name, value in more.items() if name != "REPEATS"}
+        for runs in self.file.runs:
+            words, times = runs.at(self.scale, self.file.words | scale.words), min(runs.repeats or repeats, repeats)
+            for each in runs.each:
+                try:
+                    made, refused = product(words | each | more, times, place, runs.name)
+                except Unavailable as error:
+                    made, refused = [], [f"{runs.name} ({error})"]
+                cells += made
+                left_out += refused
+        return cells, left_out
+
+
+def read(name: str, scale: str) -> Preset:
+    """The preset of ours called `name`, or the file of that path. Raises UserError in one line."""
+    path = OURS / f"{name}.toml" if not name.endswith(".toml") else Path(name).expanduser()
+    try:
+        text = toml.loads(path.read_text())
+    except FileNotFoundError:
+        have = ", ".join(sorted(p.stem for p in OURS.glob("*.toml")))
+        there = "no such file; " if name.endswith(".toml") else ""
+        raise UserError(f"REPORT={name}: {there}one of: {have}; or the path of a .toml file of your own") from None
+    except (OSError, UnicodeDecodeError, toml.TOMLDecodeError) as error:
+        raise UserError(f"REPORT={name}: cannot be read: {' '.join(str(error).split())}") from None
+    try:
+        file = File.model_validate(text)
+    except ValidationError as error:
+        raise UserError(f"preset {path.stem}: {claims.told(error)}") from None
+    if scale not in file.scale:
+        raise UserError(f"SCALE={scale}: one of: {', '.join(file.scale)}")
+    try:
+        _check(file)
+    except UserError as error:
+        raise UserError(f"preset {path.stem}: {error}") from None
+    return Preset(path.stem, file, scale)
+
+
+def _check(file: File) -> None:
+    """What types cannot say. Raises UserError."""
+    names = [runs.name for runs in file.runs]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UserError(f"two runs are called {twice}")
+    named = [(f"table {table.kind}", table.runs or []) for table in file.tables]
+    named += [("published", file.published.values)] if file.published else []
+    for where, wanted in named:
+        if missing := next((name for name in wanted if name not in names), None):
+            raise UserError(f"{where}: no runs are called {missing}; there are: {', '.join(names)}")
+    for table in file.tables:
+        among = [runs for runs in file.runs if table.runs is None or runs.name in table.runs]
+        if table.kind == "against" and not any(table.by in words for runs in among for words in _words(file, runs)):
+            raise UserError(f"table against: by: {table.by} is no word of its runs")
+    for runs in file.runs:
+        if key := next((key for key in runs.model_extra or {} if key not in file.scale), None):
+            raise UserError(f"runs {runs.name}: {key}: no such key, and no scale of that name")
+        for word, text in itertools.chain(*(words.items() for words in (runs.words, *runs.each))):
+            values(word, text)
+
+
+def _words(file: File, runs: Runs) -> list[Words]:
+    """Every table of words that a run of this group may have."""
+    return [file.words, *(scale.words for scale in file.scale.values()), runs.words, *runs.each]

@@ -1,0 +1,143 @@
+"""A sweep as data: what is to be run, and what was. Kept in sweep.json; the runs lie beside it."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from monitor.errors import UserError
+from monitor.experiments.cells import Cell
+from monitor.experiments.sweep_folder import unwritable
+from monitor.results import store, text
+from monitor.results.result import FINISHED
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Try:
+    """A cell that was run once. `run` is None where it came to no run; `error` is None where it finished."""
+
+    cell: int
+    repeat: int
+    run: str | None
+    seconds: float
+    error: str | None = None
+
+
+@dataclass
+class Sweep:
+    """What is to be run, and what was."""
+
+    folder: Path
+    asked: dict[str, str]  # the words of the command; another sweep has others
+    cells: list[Cell]
+    notes: list[str] = field(default_factory=list)  # what a reader must know: which combinations are left out, and why
+    tries: list[Try] = field(default_factory=list)
+
+    def order(self) -> Iterator[tuple[int, int]]:
+        """(cell, repeat) in the order in which they are run."""
+        for repeat in range(1, max(cell.repeats for cell in self.cells) + 1):
+            cells = [i for i, cell in enumerate(self.cells) if cell.repeats >= repeat]
+            for cell in cells if repeat % 2 else reversed(cells):
+                yield cell, repeat
+
+    @property
+    def total(self) -> int:
+        """How many runs it is."""
+        return sum(cell.repeats for cell in self.cells)
+
+    def last(self, cell: int, repeat: int) -> Try | None:
+        """The last time that this was tried."""
+        return next((t for t in reversed(self.tries) if (t.cell, t.repeat) == (cell, repeat)), None)
+
+    def done(self, cell: int, repeat: int) -> bool:
+        """Whether it was run to its end and the result is still there."""
+        last = self.last(cell, repeat)
+        return bool(last and last.error is None and self._result(last))
+
+    def results(self, cell: int) -> list[dict]:
+        """The finished results of a cell, by repeat."""
+        tries = (self.last(cell, repeat) for repeat in range(1, self.cells[cell].repeats + 1))
+        return [result for t in tries if t and not t.error and (result := self._result(t))]
+
+    def failures(self) -> list[Try]:
+        """What failed when it was last tried."""
+        return [t for cell, repeat in self.order() if (t := self.last(cell, repeat)) and t.error]
+
+    def _result(self, tried: Try) -> dict | None:
+        with suppress(UserError):
+            result = store.load(tried.run, self.folder)
+            if store.whole(result) and result["status"] == FINISHED:
+                return result
+        return None
+
+    def seconds_left(self) -> float | None:
+        """An estimate from what each cell took before, else from the mean of all. None before the first."""
+        took = {}
+        for tried in self.tries:
+            if not tried.error:
+                took.setdefault(tried.cell, []).append(tried.seconds)
+        if not took:
+            return None
+        mean = text.mean(s for own in took.values() for s in own)
+        open_cells = [cell for cell, repeat in self.order() if not self.done(cell, repeat)]
+        return sum(text.mean(took[cell]) if cell in took else mean for cell in open_cells)
+
+    def save(self) -> None:
+        """Write sweep.json whole or not at all. Raises UserError."""
+        text = json.dumps({"schema": SCHEMA, **asdict(self), "folder": self.folder.name}, indent=1)
+        part = self.folder / "sweep.json.part"
+        try:
+            part.write_text(text + "\n")
+            part.replace(self.folder / "sweep.json")
+        except OSError as error:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise unwritable(self.folder, error) from None
+
+
+def load(folder: Path) -> Sweep:
+    """The sweep of this folder. Raises UserError in one line."""
+    try:
+        values = json.loads((folder / "sweep.json").read_text())
+        if values["schema"] > SCHEMA:
+            raise UserError(f"{folder}: schema {values['schema']} is newer than this syncbed reads ({SCHEMA})")
+        return Sweep(
+            folder,
+            values["asked"],
+            [Cell(**cell) for cell in values["cells"]],
+            values["notes"],
+            [Try(**tried) for tried in values["tries"]],
+        )
+    except FileNotFoundError:
+        have = ", ".join(sorted(path.parent.name for path in folder.parent.glob("*/sweep.json"))[:5]) or "none yet"
+        raise UserError(f"{folder}: no sweep there (in {folder.parent}: {have})") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder}: sweep.json cannot be read ({error})") from None
+
+
+def named(settings: dict[str, str], asked: dict[str, str]) -> Path:
+    """The sweep's folder. Raises UserError for a name that is no folder's."""
+    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
+    name = settings.get("NAME", f"sweep-{digest}")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise UserError(f"NAME={name}: letters, digits, dots, dashes and underscores, as in NAME=monday")
+    where = settings.get("SWEEPS_DIR", "sweeps")
+    try:
+        return Path(where).expanduser() / name
+    except RuntimeError as error:  # ~ of nobody
+        raise UserError(f"SWEEPS_DIR={where}: {error}") from None
+
+
+def goes_on(folder: Path, asked: dict[str, str]) -> Sweep:
+    """The sweep that was begun there. Raises UserError when it is of other settings."""
+    sweep = load(folder)
+    if sweep.asked != asked:
+        name = next(n for n in sorted(sweep.asked.keys() | asked.keys()) if sweep.asked.get(n) != asked.get(n))
+        was, now = (f"{name}={words[name]}" if name in words else f"no {name}" for words in (sweep.asked, asked))
+        raise UserError(f"{folder}: is a sweep with {was}, this is one with {now}; give it another NAME=")
+    return sweep

@@ -1,0 +1,212 @@
+"""A run's CPU, memory, network and training figures over time: one row per node and second, as in metrics.csv.
+
+With containers the rows come from Prometheus (prometheus.py). Without, a Sampler asks each agent once a second:
+
+    sampler = Sampler()
+    sampler.watch("local-0", agent.stdout)   # where the agent prints the port it got
+    ...
+    sampler.stop()
+    write_csv(path, sampler.rows())
+"""
+
+import csv
+import http.client
+import json
+import math
+import os
+import re
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import IO
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from monitor.clock import CLOCK
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One scrape of one node; the fields are the columns of metrics.csv. None: the scrape did not have it.
+
+    Columns that end in _total only grow. Network is the sum over the node's interfaces; training_step is the furthest
+    of the node's ranks and training_loss their mean.
+    """
+
+    time: float  # Unix seconds of the scrape
+    node: str
+    cpu_seconds_total: float | None = None
+    cpu_throttled_seconds_total: float | None = None
+    memory_working_set_bytes: float | None = None
+    memory_usage_bytes: float | None = None
+    memory_peak_bytes: float | None = None
+    network_receive_bytes_total: float | None = None
+    network_transmit_bytes_total: float | None = None
+    network_receive_packets_total: float | None = None
+    network_transmit_packets_total: float | None = None
+    training_step: float | None = None
+    training_loss: float | None = None
+
+
+HEADER = tuple(field.name for field in fields(Row))
+# metric name: column. Every column but the first two is one metric.
+METRICS = {f"syncbed_{name if name.startswith('training') else 'node_' + name}": name for name in HEADER[2:]}
+_LINES = re.compile(rf"^(?:{'|'.join(METRICS)})[{{ ].*$", re.MULTILINE)  # the few of a scrape that have a column
+GAP_SECONDS = 4.0
+ANSWER_SECONDS = 1.0  # in which an agent answers; one that is later is asked again
+_COMBINE = {"training_step": max, "training_loss": fmean}  # the others: the sum over modes or interfaces
+
+
+def make_row(when: float, node: str, samples: Iterable[tuple[str, float]]) -> Row:
+    """The row of one scrape, from (metric name, value) pairs, without other metrics and values that are not finite."""
+    found: dict[str, list[float]] = {}
+    for name, value in samples:
+        if name in METRICS and math.isfinite(value):
+            found.setdefault(METRICS[name], []).append(value)
+    return Row(time=when, node=node, **{column: _COMBINE.get(column, sum)(v) for column, v in found.items()})
+
+
+class Sampler:
+    """Asks agents for their metrics once a second, each in a thread of its own. A scrape that fails is a gap."""
+
+    def __init__(self, interval_seconds: float = 1.0):
+        self._interval = interval_seconds
+        self._rows: list[Row] = []
+        self._stopped = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def watch(self, node: str, announced: IO) -> None:
+        """Sample the agent that prints {"port": n} as the first line of this stream. Returns at once."""
+        what = node, announced, self._stopped
+        thread = threading.Thread(target=self._sample, args=what, daemon=True, name=f"sampler {node}")
+        self._threads.append(thread)
+        thread.start()
+
+    def rows(self) -> list[Row]:
+        """What was seen so far, by time."""
+        return sorted(self._rows, key=lambda row: (row.time, row.node))
+
+    def stop(self) -> None:
+        """Scrape each agent once more, and no more after that; others may be watched then. Returns when that is done,
+        within seconds.
+        """
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join(2 * ANSWER_SECONDS)  # an agent that never announced its port is not waited for longer
+        self._stopped, self._threads = threading.Event(), []
+
+    def _sample(self, node: str, announced: IO, stopped: threading.Event) -> None:
+        try:
+            port = json.loads(announced.readline())["port"]
+        except (ValueError, KeyError, TypeError, OSError):
+            return  # the agent died before it listened
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_SECONDS)
+        due, last = time.monotonic(), False
+        while not last:  # one comes after the stop: what was counted until then
+            last = stopped.wait(max(0.0, due - time.monotonic()))
+            due = max(due + self._interval, time.monotonic())
+            try:
+                self._rows.append(scrape(connection, node))
+            except (OSError, http.client.HTTPException, ValueError):
+                connection.close()  # opens again with the next request
+        connection.close()
+
+
+def scrape(connection: http.client.HTTPConnection, node: str) -> Row:
+    """One GET /metrics. Raises OSError, HTTPException, or ValueError when the answer is not metrics."""
+    when = CLOCK.now()
+    connection.request("GET", "/metrics")
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    if answer.status != 200:
+        raise ValueError(f"agent of {node} answered {answer.status}")
+    wanted = _LINES.findall(
+        text
+    )  # to parse the others too would cost several milliseconds of each second, for each node
+    if not wanted:
+        raise ValueError(f"agent of {node} answered with something else than metrics")
+    families = text_string_to_metric_families("\n".join(wanted) + "\n")
+    samples = [(s.name, s.value) for family in families for s in family.samples]
+    return make_row(round(when, 3), node, samples)
+
+
+def write_csv(path: Path, rows: Iterable[Row]) -> None:
+    """Write the rows under a header, whole or not at all. What is not known is an empty field."""
+    part = path.with_name(path.name + ".part")
+    with part.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(HEADER)
+        writer.writerows([_cell(getattr(row, name)) for name in HEADER] for row in rows)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def _cell(value: float | str | None) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return str(int(value)) if float(value).is_integer() else str(round(value, 6))
+
+
+def summarise(rows: Iterable[Row], node: str) -> dict[str, float | None]:
+    """One node's run in a few numbers; None where the rows do not say.
+
+    peak_cpu_percent: highest over one interval between scrapes, 100 is one core. cpu_seconds, throttled_seconds,
+    network_*_bytes: growth from the first row to the last. peak_memory_bytes: highest working set. Bytes are ints.
+    """
+    own = sorted((row for row in rows if row.node == node), key=lambda row: row.time)
+    memory = [row.memory_working_set_bytes for row in own if row.memory_working_set_bytes is not None]
+    figures = {
+        "peak_cpu_percent": _peak_percent(own),
+        "cpu_seconds": _growth(own, "cpu_seconds_total"),
+        "throttled_seconds": _growth(own, "cpu_throttled_seconds_total"),
+        "peak_memory_bytes": max(memory, default=None),
+        "network_received_bytes": _growth(own, "network_receive_bytes_total"),
+        "network_sent_bytes": _growth(own, "network_transmit_bytes_total"),
+    }
+    return {key: round(v) if v is not None and key.endswith("_bytes") else v for key, v in figures.items()}
+
+
+def missing(rows: Iterable[Row], nodes: Iterable[str], start: float, end: float) -> dict[str, float]:
+    """Seconds of the run, from `start` to `end` (Unix seconds), that rows do not cover, by node; only nodes with some.
+
+    Rows are a second apart. One that is late or lost now and then is no gap: only more than GAP_SECONDS count.
+    """
+    times: dict[str, list[float]] = {node: [] for node in nodes}
+    for row in rows:
+        if row.node in times and start <= row.time <= end:
+            times[row.node].append(row.time)
+    lacking = {}
+    for node, seen in times.items():
+        apart = (later - before for before, later in pairwise([start, *sorted(seen), end]))
+        seconds = sum(gap - 1.0 for gap in apart if gap > GAP_SECONDS)
+        if seconds:
+            lacking[node] = round(seconds, 1)
+    return lacking
+
+
+def _growth(rows: list[Row], column: str) -> float | None:
+    """How much a counter grew. A fall means that the node was started again and counts from 0."""
+    values = [v for row in rows if (v := getattr(row, column)) is not None]
+    if len(values) < 2:
+        return None
+    return round(sum(new - old if new >= old else new for old, new in pairwise(values)), 6)
+
+
+def _peak_percent(rows: list[Row]) -> float | None:
+    peak = base = None
+    for row in rows:
+        if row.cpu_seconds_total is None:
+            continue
+        # Counters move in ticks of 10 ms: over a short time one tick would look like a peak.
+        if base is not None and row.time - base.time < 0.5:
+            continue
+        if base is not None and row.cpu_seconds_total >= base.cpu_seconds_total:
+            percent = 100 * (row.cpu_seconds_total - base.cpu_seconds_total) / (row.time - base.time)
+            peak = percent if peak is None else max(peak, percent)
+        base = row
+    return None if peak is None else round(peak, 1)

@@ -1,0 +1,1 @@
+"""result.json and what people and programs read of it."""

@@ -1,0 +1,1 @@
+"""One run: from settings to a request, supervised rank by rank, recorded, judged, and written down."""

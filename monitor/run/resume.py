@@ -1,0 +1,106 @@
+"""RESUME=: which checkpoint a run goes on from, and whether it may.
+
+RESUME=latest   RESUME=20260301-101500-ddp-vgg11-4n-3f9a1c   RESUME=runs/<id>   RESUME=runs/<id>/checkpoints/step-000040
+"""
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from monitor.data import catalogue
+from monitor.data.store import complete
+from monitor.errors import UserError
+from monitor.results import store
+from trainer.checkpoint_folder import FOLDER, DamagedError, complete_ones, verify
+from trainer.spec import RunSpec, SpecError
+
+FREE = (
+    "steps",
+    "epochs",
+    "every_steps",
+    "evaluate_steps",
+    "deadline_seconds",
+    "tensorboard",
+)  # they change nothing that is computed
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint that was found whole, and the run that it is of."""
+
+    run_id: str
+    folder: Path
+    step: int
+    spec: RunSpec
+    data_key: str | None
+    data_label: str
+
+    def spec_of(self, settings: dict[str, str]) -> RunSpec:
+        """The old run's spec with these settings in place of its own. Raises SpecError where one may not differ."""
+        given = RunSpec.values_of(settings)
+        for field in fields(RunSpec):
+            old, new = getattr(self.spec, field.name), given.get(field.name, getattr(self.spec, field.name))
+            if new != old and field.name not in FREE:
+                free = ", ".join(f.metadata["setting"] for f in fields(RunSpec) if f.name in FREE)
+                text = f"run {self.run_id} was computed with {old}; going on, only {free} may differ"
+                raise SpecError(field.metadata["setting"], new, text)
+        return self.spec.changed(given)
+
+    def data(self, data_dir: Path | None, cache: Path, say) -> catalogue.Prepared:
+        """The data set of the old run: what the cache has of it, or prepared again. Raises UserError for another."""
+        if data_dir is None and self.data_key and (found := complete(cache / self.data_key)):
+            return found
+        spec = self.spec
+        prepared = catalogue.prepare(
+            spec.data, seed=spec.seed, data_dir=data_dir, cache=cache, say=say, shape=spec.shape
+        )
+        if prepared.key != self.data_key:
+            raise UserError(
+                f"RESUME={self.run_id}: it was trained on {self.data_label} ({self.data_key}), "
+                f"this is {prepared.label} ({prepared.key}); name its folder with DATA_DIR="
+            )
+        return prepared
+
+    def check_length(self, spec: RunSpec, train_samples: int) -> None:
+        """Raise UserError when the run would have no step left to do."""
+        steps = spec.steps or spec.epochs * (train_samples // spec.batch)
+        if steps <= self.step:
+            asked = f"STEPS={spec.steps}" if spec.steps else f"EPOCHS={spec.epochs}, {steps} steps"
+            raise UserError(
+                f"RESUME={self.run_id}: it has done {self.step} steps already, {asked} leaves none; "
+                f"STEPS={2 * self.step} would go on"
+            )
+
+
+def find(wanted: str, runs: Path) -> Source:
+    """The last complete checkpoint of a run, or the one that the path names. Raises UserError in one line."""
+    try:
+        folder = runs / wanted if wanted and (runs / wanted).is_dir() else Path(wanted)
+        there = wanted and folder.is_dir()
+    except OSError as error:
+        raise UserError(f"RESUME={wanted}: cannot be read ({error.strerror or error})") from None
+    if not there:
+        have = ", ".join(path.name for path in store.folders(runs)[:3]) or "none yet"
+        raise UserError(f"RESUME={wanted}: no such run in {runs} (newest: {have}), and no folder of that name")
+    folder = folder.resolve()
+    if folder.parent.name == FOLDER:
+        run, found = folder.parents[1], [folder]
+    else:
+        run, found = folder, complete_ones(folder / FOLDER)
+    if not found:
+        raise UserError(f"RESUME={wanted}: run {run.name} has no complete checkpoint{_one_that_has(runs)}")
+    try:
+        said = verify(found[-1])
+        spec = RunSpec.from_json(json.dumps(said.spec))
+    except DamagedError as error:
+        earlier = f"; RESUME={found[-2]} is an earlier one" if len(found) > 1 else ""
+        raise UserError(f"RESUME={wanted}: {error}{earlier}") from None
+    except SpecError as error:
+        raise UserError(f"RESUME={wanted}: its spec is of another version of syncbed: {error}") from None
+    about = store.load(run.name, run.parent).get("data", {})
+    return Source(run.name, found[-1], said.step, spec, about.get("key"), about.get("label", "unknown data"))
+
+
+def _one_that_has(runs: Path) -> str:
+    newest = next((path.name for path in store.folders(runs) if complete_ones(path / FOLDER)), None)
+    return f"; RESUME={newest} has" if newest else "; EVERY= makes some as a run goes on"

@@ -1,0 +1,51 @@
+"""The folders of local nodes, each owned by an orchestrator; what a killed one leaves is found and removed."""
+
+import fcntl
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from node import ending
+
+STATE_PREFIX = "syncbed-"  # of the folder in the machine's folder for temporary files that holds the nodes' state
+OWNER = "owner"  # a file in it, locked by the orchestrator for as long as that lives
+
+
+def sweep() -> list[str]:
+    """Remove what orchestrators that were killed left on this machine, and say what it was, a line each."""
+    removed = []
+    for folder in sorted(Path(tempfile.gettempdir()).glob(f"{STATE_PREFIX}*")):
+        with suppress(OSError):  # another user's, or gone already
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid() or not ownerless(folder):
+                continue
+            for process in ending.all_processes():
+                with suppress(psutil.Error):
+                    if any(value.startswith(f"{folder}/") for value in process.environ().values()):
+                        if ending.kill([process]):  # one that still runs may write into the folder
+                            raise TimeoutError(f"process {process.pid} does not end")
+                        removed.append(f"process {process.pid} of a run whose orchestrator was killed")
+            shutil.rmtree(folder)
+            removed.append(f"folder {folder} of a run whose orchestrator was killed")
+    return removed
+
+
+def own(folder: Path):
+    """Mark the folder as this process's, until the file that is returned is closed or the process ends."""
+    file = (folder / f"{OWNER}.part").open("w")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    (folder / f"{OWNER}.part").rename(folder / OWNER)
+    return file
+
+
+def ownerless(folder: Path) -> bool:
+    """Whether the process that owned this folder has ended. Raises OSError for a folder that nobody ever owned."""
+    with (folder / OWNER).open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

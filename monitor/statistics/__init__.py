@@ -1,0 +1,1 @@
+"""What repeated measurements say: estimates and their intervals."""

@@ -1,0 +1,29 @@
+"""CPU and memory limits as a node sees them: compared with what was asked for."""
+
+import time
+
+from node import cgroup
+
+SLACK_CORES, SLACK_BYTES = 0.01, 1 << 20  # the kernel takes whole microseconds and whole pages
+SECONDS = 15.0  # in which a limit that was set is in force
+Limits = dict[str, float | int | None]  # cpus, in cores, and memory_bytes; None: no limit
+
+
+def wrong(found: Limits, wanted: Limits) -> str | None:
+    """What of `found` is not as wanted, in the words of `make run`; None where all is."""
+    for name, word, slack in (("cpus", "CPUS", SLACK_CORES), ("memory_bytes", "MEMORY", SLACK_BYTES)):
+        value, asked = found[name], wanted[name]
+        if asked is not None and (value is None or abs(value - asked) > slack):
+            return f"{word}={asked} was asked for, {value} is in force"
+    return None
+
+
+def await_inside(wanted: Limits) -> str | None:
+    """Inside a node: wait until these limits are in force. Returns what is wrong when they are not in SECONDS."""
+    until = time.monotonic() + SECONDS
+    while True:
+        usage = cgroup.read()
+        found = {"cpus": usage.cpu_limit_cores, "memory_bytes": usage.memory_limit_bytes}
+        if (problem := wrong(found, wanted)) is None or time.monotonic() > until:
+            return problem
+        time.sleep(0.02)
