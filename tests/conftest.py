@@ -1,6 +1,7 @@
-"""For all tests: no orchestrator outlives the test that started it, and what the killed ones left is removed."""
+"""For all tests: how they share the machine, and that no orchestrator outlives the test that started it."""
 
 import signal
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -12,6 +13,19 @@ from monitor.runtime.ownership import sweep
 clocks = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
 hypothesis.settings.register_profile("no clock", **clocks)  # a busy machine is slow, not wrong
 hypothesis.settings.load_profile("no clock")
+
+
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """What one worker of pytest-xdist runs by itself (`--dist loadgroup`): all tests that share the cluster, all that
+    start ranks on this machine, and the unit tests of each file. The first two take longest, so they come first.
+    """
+    for item in items:
+        folder, *_ = item.path.relative_to(HERE).parts
+        item.add_marker(pytest.mark.xdist_group(folder if folder in ("cluster", "local") else item.path.stem))
 
 
 def pytest_configure():
