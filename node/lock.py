@@ -1,10 +1,12 @@
 """The node's lock: two runs never share a node. The kernel lets go of it whatever happens to its holder."""
 
-import fcntl
 import os
 import shutil
 import time
 from pathlib import Path
+from typing import TextIO
+
+from trainer import files
 
 STATE = Path(os.environ.get("SYNCBED_STATE", "/run/syncbed"))  # the node's own tmpfs: lock and live metrics
 LOCK_SECONDS = 30.0  # how long a node's other ranks wait for its first
@@ -12,26 +14,25 @@ LOOK_SECONDS = 0.5  # longer than anyone takes to look who holds the lock, for w
 STARTING = "starting"
 
 
-def take_lock(run_id: str, metrics: Path | None = None):
+def take_lock(run_id: str, metrics: Path | None = None) -> TextIO | None:
     """The node's lock, held until this process ends; None when another run holds it. Empties the folder of metrics."""
     STATE.mkdir(parents=True, exist_ok=True)
-    lock = (STATE / "lock").open("a+")
     until = time.monotonic() + LOOK_SECONDS
     while True:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file = files.lock(STATE / "lock")
             break
         except BlockingIOError:
             if time.monotonic() > until:
                 return None
             time.sleep(0.02)
-    lock.truncate(0)
+    file.truncate(0)
     if metrics:
         shutil.rmtree(metrics, ignore_errors=True)  # the figures of an earlier run are not this one's
         metrics.mkdir(parents=True)
-    lock.write(run_id)  # from here on the node's other ranks may start
-    lock.flush()
-    return lock
+    file.write(run_id)  # from here on the node's other ranks may start
+    file.flush()
+    return file
 
 
 def await_holder(run_id: str) -> str | None:
@@ -45,11 +46,6 @@ def await_holder(run_id: str) -> str | None:
 def lock_holder() -> str | None:
     """The id of the run that holds this node; None when it is free."""
     try:
-        with (STATE / "lock").open() as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return lock.read() or STARTING
+        return (STATE / "lock").read_text() or STARTING if files.is_locked(STATE / "lock") else None
     except FileNotFoundError:
-        pass
-    return None
+        return None

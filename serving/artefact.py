@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save
 
 from trainer.checkpoint_folder import sha256
 from trainer.data.batches import normalise
+from trainer.files import write_whole
 from trainer.loop import autocast
 from trainer.registry import MODELS
 from trainer.registry import load as find
@@ -68,11 +69,9 @@ def write(folder: Path, module_state: dict[str, torch.Tensor], about: About) -> 
     if broken:
         raise ArtefactError(f"{broken} is not finite: training diverged; a smaller LR= would do")
     weights = save({name: value.contiguous() for name, value in module_state.items()})
-    (folder / WEIGHTS).write_bytes(weights)  # save_file would let nobody else read it
+    write_whole(folder / WEIGHTS, weights)  # save_file would let nobody else read it
     said = asdict(about) | {"sha256": sha256(folder / WEIGHTS)}
-    part = folder / f"{ABOUT}.part"
-    part.write_text(json.dumps(said, indent=1, allow_nan=False) + "\n")
-    part.replace(folder / ABOUT)
+    write_whole(folder / ABOUT, json.dumps(said, indent=1, allow_nan=False) + "\n")
 
 
 def read(folder: Path) -> About:

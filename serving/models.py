@@ -15,6 +15,7 @@ from serving.artefact import About, ArtefactError, load
 from serving.batching import Batcher
 from serving.errors import Refused, bad
 from serving.metrics import Metrics
+from trainer.files import write_whole
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")  # of a model, and of an artefact: never a path
 MEMORY = "served.json"
@@ -155,10 +156,8 @@ class Models:
             }
             for one in self.all()
         ]
-        part = self.store / f"{MEMORY}.part"
         try:
-            part.write_text(json.dumps(said))
-            part.replace(self.store / MEMORY)
+            write_whole(self.store / MEMORY, json.dumps(said))
         except OSError as error:  # it is served all the same
             print(f"{self.store / MEMORY}: cannot be written ({error}); a restart will not know", flush=True)
 

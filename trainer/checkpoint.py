@@ -7,11 +7,8 @@ A rank's state is one flat dictionary of tensors and plain values (trainer/state
 written once: rank 0's file leaves out what model.pt holds, the other files leave out what rank 0's state holds.
 """
 
-import hashlib
 import json
-import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,6 +16,7 @@ import torch
 
 from trainer.checkpoint_folder import COMPLETE, MODEL, SCHEMA, Complete, DamagedError, name_of, rank_file, verify
 from trainer.data.prepared import InputError
+from trainer.files import HashingFile, whole_file
 from trainer.spec import RunSpec
 from trainer.state import MODEL_PART, digest, same
 from trainer.wire import Wire
@@ -111,42 +109,15 @@ def _compact(value):
 
 def write(path: Path, fill: Callable) -> dict:
     """Have `fill` write a file, then move it into place. Returns its {"bytes", "sha256"}. Raises CheckpointError."""
-    temporary = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            sink = _Sink(file)
+        with whole_file(path) as file:
+            sink = HashingFile(file)
             try:
                 fill(sink)
             except RuntimeError as error:  # torch's way of passing on that a write failed
                 raise sink.error or error from None
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
     except (OSError, RuntimeError) as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
         raise CheckpointError(f"checkpoint {path}: {reason[0].lower() + reason[1:]}") from error
-    return {"bytes": sink.bytes, "sha256": sink.digest.hexdigest()}
-
-
-class _Sink:
-    """A file for torch.save: hashed on the way, and it remembers why a write failed, which torch does not."""
-
-    def __init__(self, file):
-        self.file, self.error = file, None
-        self.bytes, self.digest = 0, hashlib.sha256()
-
-    def write(self, data) -> int:
-        try:
-            written = self.file.write(data)
-        except OSError as error:
-            self.error = error
-            raise
-        self.bytes += written
-        self.digest.update(data)
-        return written
-
-    def flush(self) -> None:
-        self.file.flush()
+    return {"bytes": sink.bytes, "sha256": sink.sha256}

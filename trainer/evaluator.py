@@ -6,10 +6,10 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from trainer import events, survivors
-from trainer.compress.base import unflatten
 from trainer.data.batches import Batches
 from trainer.data.prepared import Prepared
 from trainer.evaluate import evaluate
+from trainer.flat import unflatten
 from trainer.layout import SERVER, roles
 from trainer.link import FOREVER, NOTHING, PULL, Link, head
 from trainer.loop import autocast, begin, length, ready

@@ -18,6 +18,7 @@ from trainer import checkpoint, events
 from trainer.checkpoint_folder import FOLDER
 from trainer.data.prepared import InputError, Prepared
 from trainer.evaluate import Score, evaluate
+from trainer.flat import flatten, unflatten
 from trainer.interface import Window
 from trainer.layout import WORKER, roles
 from trainer.metrics import NoMetrics
@@ -309,11 +310,7 @@ def build(spec: RunSpec, classes: int) -> torch.nn.Module:
 
 def share_weights(model, wire: Wire) -> None:
     """Give every rank rank 0's weights: drawn from one seed they are equal already, unless the CPUs differ."""
-    with torch.no_grad():
-        weights = list(model.parameters())
-        flat = wire.broadcast(torch.cat([w.detach().reshape(-1) for w in weights]))
-        for weight, same in zip(weights, flat.split([w.numel() for w in weights]), strict=True):
-            weight.copy_(same.view(weight.shape))
+    unflatten(wire.broadcast(flatten(model.parameters())), model.parameters())
 
 
 def autocast(spec: RunSpec):

@@ -12,8 +12,9 @@ from collections.abc import Callable
 import torch
 
 from trainer import events, survivors
-from trainer.compress.base import compressor, flatten, split
+from trainer.compress.base import compressor
 from trainer.data.prepared import Prepared
+from trainer.flat import flatten, split
 from trainer.interface import Window
 from trainer.layout import EVALUATOR, SERVER, WORKER, roles
 from trainer.link import DONE, FOREVER, LAST, LOAD, NOTHING, PULL, PUSH, STATE, Link, head, taken

@@ -8,6 +8,7 @@ import json
 
 import torch
 
+from trainer.flat import flatten, unflatten
 from trainer.wire import Wire
 
 MODEL_PART, OPTIMIZER_PART, SYNC_PART = "model/", "optimizer/", "sync/"
@@ -57,10 +58,10 @@ def brought_together(model, wire: Wire) -> dict:
     apart = [n for (n, v), equal in zip(state.items(), alike, strict=True) if not equal and v.is_floating_point()]
     if not apart:
         return state
-    flat = wire.all_reduce(torch.cat([state[name].reshape(-1) for name in apart])) / wire.world_size
-    means = flat.split([state[name].numel() for name in apart])
-    for name, mean in zip(apart, means, strict=True):
-        state[name] = torch.empty_like(state[name]).copy_(mean.view(state[name].shape))
+    means = {name: torch.empty_like(state[name]) for name in apart}
+    total = wire.all_reduce(flatten(state[name] for name in apart))
+    unflatten(total / wire.world_size, means.values())
+    state.update(means)
     return state
 
 

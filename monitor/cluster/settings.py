@@ -6,6 +6,7 @@ from monitor.conditions.amounts import cores, memory, whole
 from monitor.engine import container_limits, images
 from monitor.engine.naming import project
 from monitor.errors import UserError, refuse_unknown
+from monitor.text import plural
 from trainer.spec import MAX_NODES
 
 SHM_BYTES = 256 * 2**20  # /dev/shm of a node
@@ -62,7 +63,7 @@ class ClusterSettings:
 
     def variables(self, made: images.Images) -> dict[str, str]:
         """What compose.yaml takes from its environment."""
-        return {
+        variables = {
             "NODES": str(self.nodes),
             "CPU_QUOTA": str(round(self.cpus * container_limits.PERIOD)),
             "MEMORY": str(self.memory_bytes),
@@ -71,10 +72,12 @@ class ClusterSettings:
             "GRAFANA_PORT": str(self.grafana_port),
             "TRAINER_IMAGE": made.trainer,
             "PROMETHEUS_IMAGE": made.prometheus,
-            **({"GRAFANA_IMAGE": made.grafana} if made.grafana else {}),
         }
+        if made.grafana:
+            variables["GRAFANA_IMAGE"] = made.grafana
+        return variables
 
     def stated(self) -> str:
         """One line: what each node gets."""
-        each = f"{self.cpus:g} core{'s' if self.cpus != 1 else ''} and {self.memory_bytes / 2**30:.2f} GiB each"
-        return f"{self.nodes} node{'s' if self.nodes > 1 else ''}, {each} (CPUS= and MEMORY= change it)"
+        each = f"{plural(self.cpus, 'core')} and {self.memory_bytes / 2**30:.2f} GiB each"
+        return f"{plural(self.nodes, 'node')}, {each} (CPUS= and MEMORY= change it)"

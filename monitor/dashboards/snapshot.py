@@ -21,6 +21,7 @@ from monitor.results import store
 from monitor.results.result import RUNNING
 from node.training_metrics import KEEP_SECONDS
 from trainer import events
+from trainer.files import whole_file
 
 SETTINGS = {
     "RUNS_DIR": "folder of results; default: runs",
@@ -99,21 +100,16 @@ def write(path: Path, url: str, start: float, end: float) -> dict:
     Returns how many `series` and `samples` there are, and the Unix seconds of the `first` scrape of a node.
     """
     path.parent.mkdir(exist_ok=True)
-    part = path.with_name(path.name + ".part")
     counts, first = {"series": 0, "samples": 0}, end
-    try:
-        with gzip.open(part, "wt", encoding="utf-8", compresslevel=6) as file:
-            for labels, samples in read(url, start, end):
-                if labels["__name__"] == "up" and labels.get("job") == "node":
-                    first = min(first, samples[0][0])
-                head = selector(labels)
-                file.writelines(f"{head} {value} {when:.3f}\n" for when, value in samples)
-                counts["series"] += 1
-                counts["samples"] += len(samples)
-            file.write("# EOF\n")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(path) as packed, gzip.open(packed, "wt", encoding="utf-8", compresslevel=6) as file:
+        for labels, samples in read(url, start, end):
+            if labels["__name__"] == "up" and labels.get("job") == "node":
+                first = min(first, samples[0][0])
+            head = selector(labels)
+            file.writelines(f"{head} {value} {when:.3f}\n" for when, value in samples)
+            counts["series"] += 1
+            counts["samples"] += len(samples)
+        file.write("# EOF\n")
     return counts | {"first": first}
 
 

@@ -2,13 +2,12 @@
 
 A folder is made under a lock, in a temporary place beside its own, with manifest.json written last, and is then renamed
 into place. A process killed at any moment leaves at most a temporary folder, which the next one under the same lock
-removes. The lock is flock(2), released by the kernel when its holder dies.
+removes. The kernel releases the lock when its holder dies.
 """
 
 import errno
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,12 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from monitor.errors import RunFailed, UserError
+from trainer import files
 from trainer.checkpoint_folder import sha256
-
-try:
-    import fcntl
-except ImportError:  # Windows has no flock
-    fcntl = None
+from trainer.files import HashingFile
 
 SCHEMA = 1
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
@@ -155,28 +151,14 @@ def mean_and_std(images: np.ndarray) -> tuple[list[float], list[float]]:
     return mean, std
 
 
-class _Hashing:
-    """A file that numpy writes into block by block: hashed on the way, and a full disk keeps its errno.
-
-    Given a real file numpy would write it whole by C's fwrite, whose failure arrives as an OSError without errno.
-    """
-
-    def __init__(self, file):
-        self.file, self.bytes, self.digest = file, 0, hashlib.sha256()
-
-    def write(self, block: bytes) -> None:
-        self.file.write(block)
-        self.bytes += len(block)
-        self.digest.update(block)
-
-
 def _write(folder: Path, content: Content) -> None:
-    files = {}
+    written = {}
     for name in ARRAYS:
         with (folder / f"{name}.npy").open("wb") as file:
-            hashing = _Hashing(file)
-            np.save(hashing, getattr(content, name), allow_pickle=False)
-        files[f"{name}.npy"] = {"bytes": hashing.bytes, "sha256": hashing.digest.hexdigest()}
+            # Into a real file numpy writes by C's fwrite, whose failure arrives as an OSError without errno.
+            sink = HashingFile(file)
+            np.save(sink, getattr(content, name), allow_pickle=False)
+        written[f"{name}.npy"] = {"bytes": sink.bytes, "sha256": sink.sha256}
     mean, std = mean_and_std(content.train_images)
     manifest = {
         "schema": SCHEMA,
@@ -190,7 +172,7 @@ def _write(folder: Path, content: Content) -> None:
         "test_samples": len(content.test_images),
         "source": content.source,
         "label": content.label,
-        "files": files,
+        "files": written,
     }
     whole = manifest | {"sha256": _digest(manifest)}  # of all the rest: what is read back is what was written
     (folder / "manifest.json").write_text(json.dumps(whole, indent=1) + "\n")
@@ -199,16 +181,10 @@ def _write(folder: Path, content: Content) -> None:
 @contextmanager
 def _lock(cache: Path, key: str, say) -> Iterator[None]:
     """Hold the cache's lock of this key; waits for another process that holds it."""
-    if fcntl is None:
+    if not files.has_locks():
         raise UserError("preparing data needs file locks of Linux or macOS; on Windows run syncbed inside WSL 2")
     cache.mkdir(parents=True, exist_ok=True)
-    handle = os.open(cache / f".{key}.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"waiting for another process that is preparing {key}")
-            fcntl.flock(handle, fcntl.LOCK_EX)
+    with files.lock(
+        cache / f".{key}.lock", on_busy=lambda: say(f"waiting for another process that is preparing {key}")
+    ):
         yield
-    finally:
-        os.close(handle)  # releases the lock; the file stays, since removing it would let two holders in

@@ -13,6 +13,7 @@ from monitor.experiments.cells import Cell
 from monitor.experiments.sweep_folder import unwritable
 from monitor.results import store, text
 from monitor.results.result import FINISHED
+from trainer.files import write_whole
 
 SCHEMA = 1
 
@@ -90,13 +91,9 @@ class Sweep:
     def save(self) -> None:
         """Write sweep.json whole or not at all. Raises UserError."""
         text = json.dumps({"schema": SCHEMA, **asdict(self), "folder": self.folder.name}, indent=1)
-        part = self.folder / "sweep.json.part"
         try:
-            part.write_text(text + "\n")
-            part.replace(self.folder / "sweep.json")
+            write_whole(self.folder / "sweep.json", text + "\n")
         except OSError as error:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
             raise unwritable(self.folder, error) from None
 
 

@@ -1,11 +1,11 @@
 """The folder of a sweep: whether it was begun, and that one sweep at a time works in it."""
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from monitor.errors import UserError
+from trainer.files import lock
 
 
 def begun(folder: Path) -> bool:
@@ -21,14 +21,12 @@ def alone(folder: Path) -> Iterator[None]:
     """Hold the sweep's folder, made where it is not. Raises UserError when another sweep works in it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
+        held = lock(folder / ".lock")
+    except BlockingIOError:
+        raise UserError(f"{folder}: another sweep works in it now; wait for it, or give this one NAME=") from None
     except OSError as error:
         raise unwritable(folder, error) from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{folder}: another sweep works in it now; wait for it, or give this one NAME=") from None
+    with held:
         yield
 
 

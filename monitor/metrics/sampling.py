@@ -11,9 +11,9 @@ With containers the rows come from Prometheus (prometheus.py). Without, a Sample
 
 import csv
 import http.client
+import io
 import json
 import math
-import os
 import re
 import threading
 import time
@@ -27,6 +27,7 @@ from typing import IO
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.clock import CLOCK
+from trainer.files import write_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,14 +137,11 @@ def scrape(connection: http.client.HTTPConnection, node: str) -> Row:
 
 def write_csv(path: Path, rows: Iterable[Row]) -> None:
     """Write the rows under a header, whole or not at all. What is not known is an empty field."""
-    part = path.with_name(path.name + ".part")
-    with part.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(HEADER)
-        writer.writerows([_cell(getattr(row, name)) for name in HEADER] for row in rows)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(HEADER)
+    writer.writerows([_cell(getattr(row, name)) for name in HEADER] for row in rows)
+    write_whole(path, text.getvalue())
 
 
 def _cell(value: float | str | None) -> str:

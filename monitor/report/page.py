@@ -7,6 +7,7 @@ from pathlib import Path
 
 from monitor.report.plots import Plot, alone, svg
 from monitor.results.table import Table, escape
+from trainer.files import write_whole
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ def write_page(folder: Path, name: str, page: Page) -> Path:
         parts.rename(folder / name)
     finally:
         shutil.rmtree(parts, ignore_errors=True)
-    _write(folder / f"{name}.md", markdown(page, name))
-    _write(folder / f"{name}.html", html(page, drawn))
+    write_whole(folder / f"{name}.md", markdown(page, name))
+    write_whole(folder / f"{name}.html", html(page, drawn))
     return folder / f"{name}.html"
 
 
@@ -95,9 +96,3 @@ def markdown(page: Page, name: str) -> str:
                 case _:
                     parts.append(f"![{escape(item.title)}]({name}/{item.name}.svg)")
     return "\n\n".join(parts) + "\n"
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)

@@ -1,8 +1,6 @@
 """result.json on disk: written whole or not at all, found, and read."""
 
-import errno
 import json
-import os
 from pathlib import Path
 
 import psutil
@@ -10,6 +8,7 @@ import psutil
 from monitor.errors import UserError
 from monitor.results.machine import process_start
 from monitor.results.result import FAILED, RUNNING, SCHEMA
+from trainer import files
 
 WHOLE = {"id", "runtime", "spec", "data", "host", "ranks", "steps", "evaluations", "seconds"}
 WHOLE |= {"train_loss", "test_loss", "test_accuracy"}
@@ -21,33 +20,13 @@ def reserve(folder: Path, classes: int) -> None:
 
     Raises OSError when there is too little.
     """
-    with _part(folder).open("wb") as file:
-        try:
-            os.posix_fallocate(file.fileno(), 0, 65536 + 16 * classes**2)  # a confusion matrix is the largest part
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                _part(folder).unlink()
-                raise  # other errors: this file system cannot reserve
+    files.reserve(folder / "result.json", 65536 + 16 * classes**2)  # a confusion matrix is the largest part
 
 
 def save(result: dict, folder: Path) -> None:
     """Write result.json whole or not at all, into the room that was reserved. Raises OSError."""
-    part = _part(folder)
     text = json.dumps(result, indent=1, allow_nan=False) + "\n"
-    try:
-        with part.open("r+" if part.exists() else "w", encoding="utf-8") as file:
-            file.write(text)
-            file.truncate()
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(folder / "result.json")
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
-
-
-def _part(folder: Path) -> Path:
-    return folder / "result.json.part"
+    files.write_whole(folder / "result.json", text, reserved=True)
 
 
 def load(run: str, runs: Path) -> dict:

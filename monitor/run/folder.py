@@ -1,4 +1,4 @@
-"""A run's folder: its name, and which one is the latest."""
+"""A run's folder and its name."""
 
 import secrets
 from datetime import datetime, timezone
@@ -19,13 +19,3 @@ def make_folder(runs: Path, spec: RunSpec) -> Path:
     except OSError as error:
         raise UserError(f"RUNS_DIR={runs}: cannot be written ({error.strerror}); name another with RUNS_DIR=") from None
     return folder
-
-
-def point(link: Path, target: str) -> None:
-    """Make `link` point to `target`, atomically."""
-    part = link.with_name(f".{link.name}-{target}")
-    try:
-        part.symlink_to(target)
-        part.replace(link)
-    finally:
-        part.unlink(missing_ok=True)

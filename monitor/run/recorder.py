@@ -21,7 +21,7 @@ from monitor.interrupt import Stop
 from monitor.metrics.sampling import Row, missing, write_csv
 from monitor.results import store
 from monitor.run import outcome, resume
-from monitor.run.folder import make_folder, point
+from monitor.run.folder import make_folder
 from monitor.run.injection import Record
 from monitor.run.progress import Progress
 from monitor.run.recovery import Recovery
@@ -29,6 +29,7 @@ from monitor.run.verdict import Failure
 from monitor.runtime.base import Job, Runtime
 from trainer import events
 from trainer.checkpoint_folder import COMPLETE, FOLDER
+from trainer.files import replace_link
 from trainer.spec import RunSpec
 
 TENSORBOARD = "tensorboard"  # the folder that ranks write event files into
@@ -140,7 +141,7 @@ class Recorder:
     def _point_latest(self) -> None:
         """Make runs/latest this run."""
         with suppress(OSError):
-            point(self.folder.parent / "latest", self.folder.name)
+            replace_link(self.folder.parent / "latest", self.folder.name)
 
     def _rows(self) -> list[Row]:
         first = self.recovery.attempts[0]
@@ -197,7 +198,6 @@ class Recorder:
         try:
             write_csv(self.folder / "metrics.csv", rows)
         except OSError as error:
-            (self.folder / "metrics.csv.part").unlink(missing_ok=True)
             failure = failure or self._disk("/metrics.csv", error)
         result = outcome.complete(
             self.result | {"links": self.place.links, "faults": self.recovery.injector.told()},

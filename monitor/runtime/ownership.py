@@ -1,15 +1,16 @@
 """The folders of local nodes, each owned by an orchestrator; what a killed one leaves is found and removed."""
 
-import fcntl
 import os
 import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
 import psutil
 
 from node import ending
+from trainer.files import is_locked, lock
 
 STATE_PREFIX = "syncbed-"  # of the folder in the machine's folder for temporary files that holds the nodes' state
 OWNER = "owner"  # a file in it, locked by the orchestrator for as long as that lives
@@ -33,19 +34,14 @@ def sweep() -> list[str]:
     return removed
 
 
-def own(folder: Path):
+def own(folder: Path) -> TextIO:
     """Mark the folder as this process's, until the file that is returned is closed or the process ends."""
-    file = (folder / f"{OWNER}.part").open("w")
-    fcntl.flock(file, fcntl.LOCK_EX)
-    (folder / f"{OWNER}.part").rename(folder / OWNER)
+    part = folder / f"{OWNER}.part"
+    file = lock(part)
+    part.rename(folder / OWNER)  # under its name it is locked from the first moment
     return file
 
 
 def ownerless(folder: Path) -> bool:
     """Whether the process that owned this folder has ended. Raises OSError for a folder that nobody ever owned."""
-    with (folder / OWNER).open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+    return not is_locked(folder / OWNER)

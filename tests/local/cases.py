@@ -12,6 +12,7 @@ from trainer.data.batches import Batches, evaluation_batches
 from trainer.data.prepared import load
 from trainer.evaluator import watch
 from trainer.events import Event, Step
+from trainer.flat import flatten
 from trainer.layout import SERVER, WORKER, seats
 from trainer.loop import Run
 from trainer.metrics import NoMetrics
@@ -19,7 +20,7 @@ from trainer.registry import MODELS
 from trainer.registry import load as load_place
 from trainer.server import Server
 from trainer.spec import RunSpec
-from trainer.sync.replicas import flat, momentum
+from trainer.sync.replicas import momentum
 from trainer.traffic import DIRECTIONS
 
 
@@ -153,15 +154,15 @@ def trace(wire, spec: RunSpec, data: Path, out: Path, in_turn: bool = False) -> 
                     super().step(step)
                 if in_turn:
                     wire.meet(f"turn {step}.{rank}")
-            weights.append(flat(self.model.parameters()).numpy())
+            weights.append(flatten(self.model.parameters()).numpy())
             if in_turn:
                 wire.meet(f"step {step} is written down")
 
     run = Followed(spec, load(data), wire, told.append, out)
     run.train()
     buffers = momentum(run.optimizer, list(run.model.parameters()))
-    kept = flat(buffers).numpy() if buffers else None
-    final = flat(run.model.parameters()).clone().numpy()  # before `evaluate`, which would make one model of many
+    kept = flatten(buffers).numpy() if buffers else None
+    final = flatten(run.model.parameters()).clone().numpy()  # before `evaluate`, which would make one model of many
     run.evaluate()
     step_bytes = run.sync.step_bytes(sum(p.nbytes for p in run.model.parameters()))
     mapped = [line.split(None, 5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()]

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-from pathlib import Path
 
 import pytest
 from orchestrator import Orchestrator, processes_of, wait_until
@@ -34,18 +33,8 @@ def folder(undisturbed, tmp_path):
     return tmp_path
 
 
-def stuck(folder, **settings) -> tuple[Orchestrator, Path]:
-    """A run that comes no further than the checkpoint of step 4, which it writes into this pipe."""
-    run = start(folder, **settings)
-    run.wait_for("started", rank=0)  # torch is not imported yet
-    pipe = run.run / "checkpoints/step-000004/model.pt.part"
-    pipe.parent.mkdir(parents=True)
-    os.mkfifo(pipe)
-    return run, pipe
-
-
 def test_a_run_killed_after_a_checkpoint_goes_on_from_it(folder, undisturbed):
-    killed, _ = stuck(folder)
+    killed = start(folder)
     killed.wait_for("checkpoint")
     killed.process.kill()
     killed.process.communicate()
@@ -69,11 +58,11 @@ def test_a_run_killed_after_a_checkpoint_goes_on_from_it(folder, undisturbed):
 
 
 def test_a_run_killed_while_it_writes_a_checkpoint_goes_on_from_the_one_before(folder, undisturbed):
-    killed, pipe = stuck(folder)
-    with pipe.open("rb") as written:  # once it is opened for writing too
-        assert len(written.read(1000)) == 1000
-        os.kill(killed.events("started", 0)[0]["pid"], signal.SIGKILL)
-        code, out = killed.finish()
+    killed = start(folder)
+    rank = killed.wait_for("started", rank=0)["pid"]
+    wait_until(lambda: list(killed.run.glob("checkpoints/step-000004/.*.part")), every=0.002)
+    os.kill(rank, signal.SIGKILL)
+    code, out = killed.finish()
     assert code == 1, out
     before = killed.run.name
     assert [path.name for path in (killed.run / "checkpoints").iterdir()] == ["step-000002"]  # no half one

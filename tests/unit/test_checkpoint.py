@@ -3,12 +3,11 @@
 import errno
 import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
 
-from trainer import checkpoint
+from trainer import checkpoint, files
 from trainer import checkpoint_folder as folders
 from trainer.checkpoint import CheckpointError
 from trainer.data.prepared import InputError
@@ -141,10 +140,8 @@ class FullDisk:
 @pytest.mark.parametrize("room", [0, 1000, 100_000])
 def test_a_full_disk_is_one_line_and_leaves_the_earlier_checkpoint_whole(tmp_path, monkeypatch, room):
     save(tmp_path, 1)
-    opened = Path.open
-    monkeypatch.setattr(
-        Path, "open", lambda self, *a, **k: FullDisk(opened(self, *a, **k), room) if "w" in str(a) else opened(self, *a)
-    )
+    create = files._create
+    monkeypatch.setattr(files, "_create", lambda part: FullDisk(create(part), room))
     with pytest.raises(CheckpointError, match=r"^checkpoint .*step-000002/model.pt: no space left on device$"):
         save(tmp_path, 2)
     monkeypatch.undo()

@@ -8,9 +8,10 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from trainer.compress.base import compressor, flatten, split, unflatten
+from trainer.compress.base import compressor
 from trainer.compress.powersgd import orthonormal
 from trainer.compress.topk import pack, unpack
+from trainer.flat import flatten, split, unflatten
 from trainer.registry import COMPRESSORS
 from trainer.spec import RunSpec
 

@@ -112,8 +112,8 @@ def _die_at(cache: str, moment: int) -> None:
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    write = store._Hashing.write
-    store._Hashing.write = lambda self, block: (write(self, block), self.file.flush(), count("write", ()))
+    write = store.HashingFile.write
+    store.HashingFile.write = lambda self, block: (write(self, block), self.flush(), count("write", ()))
     sys.addaudithook(count)
     prepare_once(Path(cache), "tiny", content, lambda _: None)
 
@@ -241,7 +241,7 @@ def test_a_cache_that_cannot_be_written(tmp_path):
 
 
 def test_where_there_are_no_file_locks(tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "fcntl", None)
+    monkeypatch.setattr(store.files, "fcntl", None)
     with pytest.raises(UserError, match=r"^preparing data needs file locks .* on Windows run syncbed inside WSL 2$"):
         prepare_once(tmp_path, "tiny", content, print)
 

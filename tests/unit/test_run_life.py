@@ -192,7 +192,6 @@ def test_a_checkpoint_that_finds_no_room_ends_the_run_at_the_next_step(tmp_path)
 
 def test_figures_that_find_no_room_do_not_cost_the_result(tmp_path, monkeypatch):
     def full(path, rows):
-        path.with_name("metrics.csv.part").write_text("half")
         raise FULL
 
     monkeypatch.setattr(recorder_module, "write_csv", full)

@@ -118,7 +118,7 @@ def test_a_damaged_memory_is_no_reason_not_to_start(own_store, memory, capsys):
 
 
 def test_a_memory_that_cannot_be_written_is_no_reason_not_to_serve(own_store, capsys):
-    (own_store / "served.json.part").mkdir()
+    (own_store / "served.json").mkdir()
     with running(own_store) as made:
         assert made.manage("POST", "/models?url=first&initial_workers=1&synchronous=true").status == 200
         assert made.predict(IMAGE, "/predictions/first").status == 200

@@ -73,27 +73,3 @@ class Compressor:
 def compressor(spec: RunSpec) -> Compressor:
     """The one that COMPRESS names."""
     return load(COMPRESSORS[spec.compress])(spec)
-
-
-def flatten(tensors, dtype=None) -> torch.Tensor:
-    """The elements of all tensors, row by row whatever their memory format, as one new 1-d tensor."""
-    tensors = list(tensors)
-    flat = torch.empty(sum(t.numel() for t in tensors), dtype=dtype or (tensors[0].dtype if tensors else None))
-    for part, tensor in zip(split(flat, tensors), tensors, strict=True):
-        part.copy_(tensor)
-    return flat
-
-
-def unflatten(flat: torch.Tensor, tensors) -> None:
-    """Copy what `flatten` put together back into the tensors. Where a part is the tensor's own memory, it is there."""
-    tensors = list(tensors)
-    for part, tensor in zip(split(flat, tensors), tensors, strict=True):
-        if part.data_ptr() != tensor.data_ptr():
-            tensor.copy_(part)
-
-
-def split(flat: torch.Tensor, tensors) -> list[torch.Tensor]:
-    """Views of the parts of `flat`, each in the shape of its tensor."""
-    tensors = list(tensors)
-    parts = flat.split([t.numel() for t in tensors])
-    return [part.view(t.shape) for part, t in zip(parts, tensors, strict=True)]

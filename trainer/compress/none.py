@@ -2,7 +2,8 @@
 
 import torch
 
-from trainer.compress.base import Compressor, Gather, Gradients, Sum, Traffic, flatten, unflatten
+from trainer.compress.base import Compressor, Gather, Gradients, Sum, Traffic
+from trainer.flat import flatten, unflatten
 
 
 class Plain(Compressor):

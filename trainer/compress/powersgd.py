@@ -2,8 +2,9 @@
 
 import torch
 
-from trainer.compress.base import Gather, Gradients, Sum, Traffic, flatten, split
+from trainer.compress.base import Gather, Gradients, Sum, Traffic
 from trainer.compress.feedback import ErrorFeedback
+from trainer.flat import flatten, split
 
 START = "start/"
 

@@ -4,8 +4,9 @@ import math
 
 import torch
 
-from trainer.compress.base import Gather, Gradients, Sum, Traffic, flatten, unflatten
+from trainer.compress.base import Gather, Gradients, Sum, Traffic
 from trainer.compress.feedback import ErrorFeedback
+from trainer.flat import flatten, unflatten
 
 
 class TopK(ErrorFeedback):

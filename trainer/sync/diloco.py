@@ -2,9 +2,10 @@
 
 import torch
 
-from trainer.compress.base import compressor, split
+from trainer.compress.base import compressor
+from trainer.flat import flatten, split, unflatten
 from trainer.sync.local_sgd import local_step_bytes
-from trainer.sync.replicas import Replicas, flat, put_back
+from trainer.sync.replicas import Replicas
 
 
 class Diloco(Replicas):
@@ -29,7 +30,7 @@ class Diloco(Replicas):
     """
 
     def setup(self, model):
-        self.outer = flat(model.parameters())
+        self.outer = flatten(model.parameters())
         self.velocity = torch.zeros_like(self.outer)
         self.compressor = compressor(self.spec)
         return super().setup(model)
@@ -41,10 +42,10 @@ class Diloco(Replicas):
         if self.spec.local_steps > 1:
             self.wire.meet(f"step {step}'s outer step")  # as in local_sgd
         momentum = self.spec.outer_momentum
-        change = self.average(self.outer - flat(self.weights))
+        change = self.average(self.outer - flatten(self.weights))
         self.velocity.mul_(momentum).add_(change)
         self.outer.sub_(change.add_(self.velocity, alpha=momentum), alpha=self.spec.outer_lr)
-        put_back(self.outer, self.weights)
+        unflatten(self.outer, self.weights)
         self.synchronisations += 1
 
     def average(self, change: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """Gradients gathered on rank 0, averaged there, scattered back."""
 
-from trainer.compress.base import flatten, unflatten
+from trainer.flat import flatten, unflatten
 from trainer.sync.base import Sync
 
 

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 from trainer import survivors
+from trainer.flat import flatten, unflatten
 from trainer.link import FOREVER, Link
 from trainer.peers import EVIDENCE_SECONDS, SILENT_SECONDS
-from trainer.sync.replicas import Replicas, flat, put_back
+from trainer.sync.replicas import Replicas
 from trainer.wire import Wire
 
 LOOK_SECONDS = 0.2  # how often a rank that waits for a neighbour looks whether it still lives
@@ -49,7 +50,7 @@ class Gossip(Replicas):
         return module
 
     def mix(self, step: int) -> None:
-        mine = flat(self.weights)
+        mine = flatten(self.weights)
         if self.ranks.world_size > 1:
             self.ranks.note(f"swap of {mine.numel()} float32")  # on every rank, also one without neighbours
             survivors.spare(self.ranks, self.spec)
@@ -59,7 +60,7 @@ class Gossip(Replicas):
         total = mine.clone() if len(theirs) < len(begun) else mine
         for weights in theirs:
             total.add_(weights)
-        put_back(total.div_(1 + len(theirs)), self.weights)
+        unflatten(total.div_(1 + len(theirs)), self.weights)
         self.apart = True
         self.synchronisations += 1
 

@@ -3,7 +3,8 @@
 import torch
 
 from trainer import survivors
-from trainer.compress.base import compressor, flatten, unflatten
+from trainer.compress.base import compressor
+from trainer.flat import flatten, unflatten
 from trainer.layout import SERVER, roles
 from trainer.link import DONE, HEAD_BYTES, LAST, LOAD, NOTHING, PULL, PUSH, STATE, Link, head, taken
 from trainer.parts import empty, pieces, weights

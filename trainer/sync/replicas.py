@@ -2,6 +2,7 @@
 
 import torch
 
+from trainer.flat import flatten, unflatten
 from trainer.sync.base import Sync
 
 
@@ -29,24 +30,12 @@ class Replicas(Sync):
         return list(self.model.parameters())
 
 
-def flat(tensors) -> torch.Tensor:
-    """A copy of the tensors' elements, one after the other, in one dimension."""
-    return torch.cat([t.detach().reshape(-1) for t in tensors])
-
-
-@torch.no_grad()
-def put_back(values: torch.Tensor, tensors) -> None:
-    """Write what `flat` gave into the tensors."""
-    for tensor, part in zip(tensors, values.split([t.numel() for t in tensors]), strict=True):
-        tensor.copy_(part.view(tensor.shape))
-
-
 def average(tensors, wire, all_reduce=None) -> None:
     """Replace the tensors by their mean over the ranks, in one all-reduce. Every rank gets the same bits.
 
     `all_reduce`: one of the wire's; default: Gloo's.
     """
-    put_back((all_reduce or wire.all_reduce)(flat(tensors)).div_(wire.world_size), tensors)
+    unflatten((all_reduce or wire.all_reduce)(flatten(tensors)).div_(wire.world_size), tensors)
 
 
 def momentum(optimizer, parameters) -> list[torch.Tensor]:
