@@ -7,14 +7,12 @@ archive calls: no folder of the host is mounted, so a remote or rootless engine 
 
 import shutil
 import sys
-import tarfile
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from queue import Queue
 
 from monitor.clock import CLOCK
@@ -22,7 +20,7 @@ from monitor.conditions.conditions import Conditions
 from monitor.conditions.faults import Fault
 from monitor.conditions.links import Link
 from monitor.dashboards import render
-from monitor.engine import container_limits, containers, inspection, naming, sdk
+from monitor.engine import archives, container_limits, containers, inspection, naming, sdk
 from monitor.engine.images import code_hash
 from monitor.errors import Busy, NoEngine, RunFailed, UserError
 from monitor.metrics import prometheus
@@ -225,13 +223,8 @@ class DockerRuntime(Runtime):
         target = job.run_folder / path
         part = target.with_name(f".{target.name}.part")
         try:
-            with sdk.guard(), tempfile.TemporaryFile() as bundle:
-                chunks, _ = node.get_archive(inside)
-                for chunk in chunks:
-                    bundle.write(chunk)
-                bundle.seek(0)
-                with tarfile.open(fileobj=bundle) as tar:
-                    _unpack(tar, part)
+            with sdk.guard():
+                archives.fetch(node, inside, part)
                 part.replace(target)
                 node.exec_run(["rm", "-rf", inside])  # the volume need not hold it as well
         finally:
@@ -291,14 +284,3 @@ class DockerRuntime(Runtime):
             wires.take_back(self._client, shaped, self._project, nodes[0], job.run_id)
         with sdk.guard():
             nodes[0].exec_run(["rm", "-rf", f"/runs/{job.run_id}"])
-
-
-def _unpack(tar: tarfile.TarFile, target: Path) -> None:
-    """Write the files of an archived folder below `target`; of anything but plain files and folders, nothing."""
-    for member in tar:
-        _, *parts = PurePosixPath(member.name).parts
-        if member.isfile() and ".." not in parts:
-            path = target.joinpath(*parts)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("wb") as file:
-                shutil.copyfileobj(tar.extractfile(member), file)

@@ -5,18 +5,17 @@ the node image, which is gone afterwards.
 """
 
 import importlib.util
-import io
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from pathlib import Path
 
+from docker import DockerClient
+
 from monitor import checkout
-from monitor.engine import images, naming, sdk
+from monitor.engine import archives, images, naming, sdk
 from monitor.errors import RunFailed, UserError, refuse_unknown
 from monitor.results import show, store, text
 from monitor.results.machine import own_version
@@ -26,7 +25,6 @@ from trainer.checkpoint_folder import MODEL, DamagedError, complete_ones, sha256
 
 SETTINGS = {"RUN": "a run's id, or latest, which is the default", "RUNS_DIR": "folder of results; default: runs"}
 FOLDER, ABOUT, WEIGHTS = "export", "model.json", "model.safetensors"
-_NODE_UID = 10001  # of the node image's user
 
 
 def command(settings: dict[str, str], args) -> int:
@@ -104,16 +102,9 @@ def _by_a_process(model: Path, folder: Path, facts: str) -> None:
 def _by_a_container(model: Path, folder: Path, facts: str) -> None:
     """In and out go through Docker's archive calls: no folder of this machine is mounted."""
     with sdk.guard():
-        try:
-            client = sdk.connect()
-            own = f"{naming.CODE_LABEL}={images.code_hash()}"  # not the latest: another checkout may have built that
-            found = client.images.list("syncbed-trainer", filters={"label": own})
-        except UserError as error:
-            raise UserError(f"exporting needs torch ('make torch' installs it) or an engine ({error})") from None
-        if not found:
-            raise UserError("exporting needs torch ('make torch' installs it) or this version's images ('make images')")
-        made = client.containers.create(
-            found[0].id,
+        client, image = _engine()
+        container = client.containers.create(
+            image,
             ["sh", "-c", "python -m serving.export /tmp/work/model.pt /tmp/work/export </tmp/work/facts.json"],
             labels={naming.PROJECT_LABEL: "syncbed"},
             network_mode="none",
@@ -121,36 +112,31 @@ def _by_a_container(model: Path, folder: Path, facts: str) -> None:
             security_opt=["no-new-privileges:true"],
         )
         try:
-            with tempfile.TemporaryFile() as bundle:
-                _pack(bundle, model, facts)
-                made.put_archive("/tmp", bundle)
-            made.start()
-            if made.wait()["StatusCode"]:
-                said = made.logs(stdout=False).decode(errors="replace")
-                raise RunFailed(f"the model could not be exported: {sdk.one_line(said)}")
+            with archives.bundle(_inputs(model, facts)) as bundle:
+                container.put_archive("/tmp", bundle)
+            container.start()
+            if container.wait()["StatusCode"]:
+                log = container.logs(stdout=False).decode(errors="replace")
+                raise RunFailed(f"the model could not be exported: {sdk.one_line(log)}")
             for name in (WEIGHTS, ABOUT):
-                chunks, _ = made.get_archive(f"/tmp/work/export/{name}")
-                with tempfile.TemporaryFile() as bundle:
-                    bundle.writelines(chunks)
-                    bundle.seek(0)
-                    with tarfile.open(fileobj=bundle) as tar, (folder / name).open("wb") as file:
-                        shutil.copyfileobj(tar.extractfile(name), file)
+                archives.fetch(container, f"/tmp/work/export/{name}", folder / name)
         finally:
-            made.remove(force=True, v=True)
+            container.remove(force=True, v=True)
 
 
-def _pack(bundle, model: Path, facts: str) -> None:
-    with tarfile.open(fileobj=bundle, mode="w") as tar:
-        for name in ("work", "work/export"):
-            folder = tarfile.TarInfo(name)
-            folder.type, folder.mode, folder.uid = tarfile.DIRTYPE, 0o755, _NODE_UID
-            tar.addfile(folder)
-        for name, size, file in (
-            ("work/facts.json", len(facts.encode()), io.BytesIO(facts.encode())),
-            ("work/model.pt", model.stat().st_size, model.open("rb")),
-        ):
-            member = tarfile.TarInfo(name)
-            member.size, member.mode = size, 0o444
-            with file:
-                tar.addfile(member, file)
-    bundle.seek(0)
+def _engine() -> tuple[DockerClient, str]:
+    """The engine, and the id of the node image of this code. Raises UserError where one of them is missing."""
+    try:
+        client = sdk.connect()
+        code = f"{naming.CODE_LABEL}={images.code_hash()}"  # not the latest: another checkout may have built that
+        built = client.images.list("syncbed-trainer", filters={"label": code})
+    except UserError as error:
+        raise UserError(f"exporting needs torch ('make torch' installs it) or an engine ({error})") from None
+    if not built or built[0].id is None:
+        raise UserError("exporting needs torch ('make torch' installs it) or this version's images ('make images')")
+    return client, built[0].id
+
+
+def _inputs(model: Path, facts: str) -> dict[str, Path | bytes | None]:
+    """What the container needs, by its name below /tmp."""
+    return {"work": None, "work/export": None, "work/facts.json": facts.encode(), "work/model.pt": model}

@@ -1,6 +1,5 @@
 """The artefact: made of a checkpoint without executing code, complete in itself, refused when damaged."""
 
-import io
 import json
 import os
 import re
@@ -13,6 +12,7 @@ import torch
 from PIL import Image
 
 from monitor.checkout import ROOT
+from monitor.engine import archives
 from monitor.errors import UserError
 from monitor.serve import export as command
 from serving import artefact, export
@@ -189,9 +189,7 @@ def test_a_damaged_artefact_is_refused_in_one_line(made, change, says):
 
 def test_the_bundle_for_a_container_has_the_model_and_the_facts(tmp_path):
     (tmp_path / "model.pt").write_bytes(b"weights")
-    bundle = io.BytesIO()
-    command._pack(bundle, tmp_path / "model.pt", "{}")
-    with tarfile.open(fileobj=bundle) as tar:
+    with archives.bundle(command._inputs(tmp_path / "model.pt", "{}")) as bundle, tarfile.open(fileobj=bundle) as tar:
         assert tar.extractfile("work/model.pt").read() == b"weights"
         assert tar.extractfile("work/facts.json").read() == b"{}"
         assert tar.getmember("work/export").uid == 10001, "the container's user writes there"
