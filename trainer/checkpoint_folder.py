@@ -1,4 +1,4 @@
-"""A checkpoint on disk, as both sides know it. No torch here; trainer/checkpoint.py reads and writes what is inside.
+"""A checkpoint on disk, as both sides know it. No torch here; trainer/checkpoint reads and writes what is inside.
 
 checkpoints/step-000040/
     model.pt              what an evaluation or a server of predictions needs

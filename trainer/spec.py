@@ -181,6 +181,10 @@ class RunSpec:
         """Ranks that train."""
         return (self.nodes - self.servers_alone) * self.nproc
 
+    def total_steps(self, steps_per_epoch: int) -> int:
+        """Optimizer steps of the run."""
+        return self.steps or (self.epochs or 0) * steps_per_epoch
+
     def samples_of(self, worker: int) -> int:
         """This worker's part of the global batch."""
         shares = self.shares or (1,) * self.workers

@@ -5,20 +5,28 @@ import json
 import torch
 from torch import nn
 
-from trainer.state import brought_together, digest
-from trainer.wire import Wire
+from trainer.checkpoint.state import brought_together, digest
+from trainer.wire.alone import AloneParty, AloneWire
 
 
-class Ranks(Wire):
-    """The wire of rank 0, with what the other ranks' models hold."""
+class Others(AloneParty):
+    """The party of rank 0, with the other ranks' models."""
 
     def __init__(self, others):
         super().__init__()
-        self.world_size, self.others = 1 + len(others), others
-        self.reduced = 0
+        self.others = others
 
     def tell_all(self, name, text):
         return [text, *(json.dumps([digest(v) for v in other.state_dict().values()]) for other in self.others)]
+
+
+class Ranks(AloneWire):
+    """The wire of rank 0, with what the other ranks' models hold."""
+
+    def __init__(self, others):
+        super().__init__(Others(others))
+        self.world_size, self.others = 1 + len(others), others
+        self.reduced = 0
 
     def all_reduce(self, tensor):
         self.reduced += tensor.numel()

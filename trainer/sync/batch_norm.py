@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from trainer.wire import Wire
+from trainer.wire.collectives import Wire
 
 
 def synchronise(model: nn.Module, wire: Wire, weight: float) -> None:

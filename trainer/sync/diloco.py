@@ -39,7 +39,7 @@ class Diloco(Replicas):
         if self.apart:
             return
         if self.spec.local_steps > 1:
-            self.wire.meet(f"step {step}'s outer step")  # as in local_sgd
+            self.wire.party.meet(f"step {step}'s outer step")  # as in local_sgd
         momentum = self.spec.outer_momentum
         change = self.average(self.outer - flat(self.weights))
         self.velocity.mul_(momentum).add_(change)

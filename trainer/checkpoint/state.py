@@ -8,13 +8,13 @@ import json
 
 import torch
 
-from trainer.wire import Wire
+from trainer.wire.collectives import Wire
 
 MODEL_PART, OPTIMIZER_PART, SYNC_PART = "model/", "optimizer/", "sync/"
 
 
 def capture(run) -> dict:
-    """The state of a trainer.loop.Run, flat: names to tensors (not copies) and plain values."""
+    """The state of a trainer.run.loop.Run, flat: names to tensors (not copies) and plain values."""
     moving = run.optimizer.state_dict()["state"]
     return {
         **{MODEL_PART + name: value for name, value in run.model.state_dict().items()},
@@ -52,7 +52,7 @@ def brought_together(model, wire: Wire) -> dict:
     state = model.state_dict()
     if wire.world_size == 1:
         return state
-    said = wire.tell_all("model", json.dumps([digest(value) for value in state.values()]))
+    said = wire.party.tell_all("model", json.dumps([digest(value) for value in state.values()]))
     alike = [len(set(digests)) == 1 for digests in zip(*map(json.loads, said), strict=True)]
     apart = [n for (n, v), equal in zip(state.items(), alike, strict=True) if not equal and v.is_floating_point()]
     if not apart:

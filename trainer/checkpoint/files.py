@@ -3,7 +3,7 @@
 torch.load("checkpoints/step-000040/model.pt", weights_only=True)
     -> {"schema", "spec", "step", "epoch", "model", "inputs"}
 
-A rank's state is one flat dictionary of tensors and plain values (trainer/state.py). Where ranks hold the same, it is
+A rank's state is one flat dictionary of tensors and plain values (state.py). Where ranks hold the same, it is
 written once: rank 0's file leaves out what model.pt holds, the other files leave out what rank 0's state holds.
 """
 
@@ -17,11 +17,11 @@ from pathlib import Path
 
 import torch
 
+from trainer.checkpoint.state import MODEL_PART, digest, same
 from trainer.checkpoint_folder import COMPLETE, MODEL, SCHEMA, Complete, DamagedError, name_of, rank_file, verify
 from trainer.data.prepared import InputError
 from trainer.spec import RunSpec
-from trainer.state import MODEL_PART, digest, same
-from trainer.wire import Wire
+from trainer.wire.collectives import Wire
 
 
 class CheckpointError(Exception):
@@ -46,7 +46,7 @@ def save(
     """
     folder = checkpoints / name_of(step)
     mine = {name: digest(value) for name, value in state.items()} if wire.world_size > 1 else {}
-    first = json.loads(wire.tell_all("state to save", json.dumps(mine))[0])
+    first = json.loads(wire.party.tell_all("state to save", json.dumps(mine))[0])
     files = {}
     if wire.rank == 0:
         weights = {name: _compact(value) for name, value in model.items()}
@@ -60,7 +60,7 @@ def save(
     content = {"schema": SCHEMA, "rank": wire.rank, "step": step, "own": own, "elsewhere": elsewhere}
     name = rank_file(wire.rank)
     files[name] = write(folder / name, lambda file: torch.save(content, file))
-    said = wire.tell_all("files saved", json.dumps(files))
+    said = wire.party.tell_all("files saved", json.dumps(files))
     if wire.rank != 0:
         return None
     for other in said[1:]:
