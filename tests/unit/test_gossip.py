@@ -139,9 +139,9 @@ def test_rank_0_says_who_is_left_and_one_that_was_given_up_ends():
     party.peers.go_on_without = settled.append
     for worker in (1, 2):
         party.publish(f"here/{worker}", "")
-    assert survivors.left(wire, spec, "here", wires) == "the wire of three"
+    assert survivors.regroup(wire, spec, "here", wires) == "the wire of three"
     assert settled == [{3: "no sign of life for 4 s"}]
     assert json.loads(party.read("lost at here")) == {"3": "no sign of life for 4 s"}
     wire.rank = party.rank = 3
     with pytest.raises(survivors.GivenUp, match="the others went on without this worker: no sign of life for 4 s"):
-        survivors.left(wire, spec, "here", wires)
+        survivors.regroup(wire, spec, "here", wires)

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from trainer import events
 from trainer.checkpoint import files as checkpoint
-from trainer.checkpoint.state import brought_together, capture, restore
+from trainer.checkpoint.state import capture, merge_states, restore
 from trainer.checkpoint_folder import FOLDER
 from trainer.data.prepared import InputError, Prepared
 from trainer.layout import WORKER, roles
@@ -194,7 +194,7 @@ class Run:
             if self.sync.lockstep:
                 wire = self.sync.together(f"the checkpoint of step {step}")
                 with self.interface.left_out():
-                    self._save(step, capture(self), brought_together(self.model, wire), wire)
+                    self._save(step, capture(self), merge_states(self.model, wire), wire)
                 wire.party.meet(f"step {step + 1}")
             elif self.rank == 0:
                 with self.interface.left_out():
@@ -206,7 +206,7 @@ class Run:
             wire = self.sync.together(f"the evaluation at step {step}")
             with self.interface.left_out():
                 before = {name: value.clone() for name, value in self.model.state_dict().items()}
-                self.model.load_state_dict(brought_together(self.model, wire))
+                self.model.load_state_dict(merge_states(self.model, wire))
                 score = self._evaluated(wire, f"the score of step {step}")
                 self.model.load_state_dict(before)
                 self.model.train()
@@ -235,7 +235,7 @@ class Run:
     def evaluate(self) -> None:
         """Checkpoint the final state and score its model on the test set; rank 0 tells Evaluated."""
         self.board.close()
-        model = brought_together(self.model, self.wire)
+        model = merge_states(self.model, self.wire)
         self._save(self.steps, self._last, model, self.wire)
         self.model.load_state_dict(model)
         began = time.perf_counter()

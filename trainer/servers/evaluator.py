@@ -50,7 +50,7 @@ def watch(spec: RunSpec, data: Prepared, wire: Wire, tell: Callable[[events.Even
     sent, received = map(sum, zip(*(link.take_bytes() for link in links), strict=True))
     tell(events.Watched(rank=wire.rank, sent_bytes=sent, received_bytes=received))
     if SYNCS[spec.sync].survives_lost_workers:
-        survivors.settled(wire.party)
+        survivors.read_lost(wire.party)
 
 
 def _pull(link: Link, part: dict[str, torch.Tensor]) -> tuple[int, int]:

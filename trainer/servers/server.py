@@ -56,7 +56,7 @@ class Server:
             self._news.clear()
             self._look()
         if self.survives:
-            survivors.settled(self.party)
+            survivors.read_lost(self.party)
         self.party.until(self._all_taken, "the last weights")  # until then they are on their way, counted by nobody
         interface = self.interface.bytes()
         sent, received = map(sum, zip(*(link.take_bytes() for link in self.links.values()), strict=True))

@@ -59,7 +59,7 @@ class Diloco(Replicas):
         return dict(self.model.named_parameters())
 
     def state(self) -> dict:
-        return {"outer": self.outer.clone(), "velocity": self.velocity.clone(), **self.compressor.state_dict()}
+        return {"outer": self.outer.clone(), "velocity": self.velocity.clone()} | self.compressor.state_dict()
 
     def load_state(self, state: dict) -> None:
         self.compressor.load_state_dict(state)

@@ -97,7 +97,7 @@ class Gossip(Replicas):
     def together(self, point: str) -> Wire:
         if self.ranks.world_size == 1 or not self.apart:  # alone, or nobody can have been lost yet
             return super().together(point)
-        wire = survivors.left(self.ranks, self.spec, point, self.among)
+        wire = survivors.regroup(self.ranks, self.spec, point, self.among)
         wire.take_bytes()  # what it was used for before
         return wire
 

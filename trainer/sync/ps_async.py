@@ -27,4 +27,4 @@ class PsAsync(PsSync):
         survivors.spare(self.wire.party, self.spec)
 
     def _meet(self) -> None:
-        self.wire = survivors.left(self.wire, self.spec, survivors.END, {})
+        self.wire = survivors.regroup(self.wire, self.spec, survivors.END, {})

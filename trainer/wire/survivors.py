@@ -35,7 +35,7 @@ def reason(party: Party) -> str:
     return party.read(f"lost/{party.global_rank}")
 
 
-def left(wire: Wire, spec: RunSpec, point: str, wires: dict[tuple[int, ...], Wire]) -> Wire:
+def regroup(wire: Wire, spec: RunSpec, point: str, wires: dict[tuple[int, ...], Wire]) -> Wire:
     """This worker has come to this point, each once. Waits until all that are left have; returns the wire among them.
 
     `wires`: those that exist already, by their ranks; a new one is added. Raises WireError, and GivenUp in a worker
@@ -45,7 +45,7 @@ def left(wire: Wire, spec: RunSpec, point: str, wires: dict[tuple[int, ...], Wir
     party.publish(f"{point}/{party.global_rank}", "")
     if wire.rank == 0:
         _settle(party, spec, point)
-    lost = settled(party, point)
+    lost = read_lost(party, point)
     if party.global_rank in lost:
         raise GivenUp(f"the others went on without this worker: {lost[party.global_rank]}")
     ranks = tuple(rank for rank in party.ranks if rank not in lost)
@@ -70,7 +70,7 @@ def _settle(party: Party, spec: RunSpec, point: str) -> None:
     party.publish(f"lost at {point}", json.dumps(lost))
 
 
-def settled(party: Party, point: str = END) -> dict[int, str]:
+def read_lost(party: Party, point: str = END) -> dict[int, str]:
     """Wait for rank 0's word on who was lost, and count on all others again. Raises WireError."""
     party.until(lambda: party.published(f"lost at {point}"), point)
     lost = {int(rank): reason for rank, reason in json.loads(party.read(f"lost at {point}")).items()}
