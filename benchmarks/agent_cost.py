@@ -28,7 +28,7 @@ MOST_PERCENT, MOST_BYTES = 1.0, 64 * 2**20
 RANK = """
 import sys
 from trainer.events import PHASES, Step
-from trainer.metrics import Metrics
+from trainer.run.metrics import Metrics
 from trainer.spec import RunSpec
 figures = {"loss": 2.3, "accuracy": 0.1, "samples": 64, "sent_bytes": 1, "received_bytes": 1}
 metrics = Metrics(0)

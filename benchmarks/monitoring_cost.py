@@ -40,7 +40,7 @@ import os, tempfile, time
 with tempfile.TemporaryDirectory() as folder:
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
     from trainer.events import PHASES, Step
-    from trainer.metrics import metrics
+    from trainer.run.metrics import metrics
     figures = metrics(0)
     figures.begin(lambda: (1, 1), 0, 0)
     said = {"loss": 2.3, "accuracy": 0.1, "samples": 64, "sent_bytes": 1, "received_bytes": 1, "step_seconds": 0.5}

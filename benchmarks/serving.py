@@ -84,7 +84,7 @@ def plain(folder: Path) -> None:
 def artefact(folder: Path, model: str) -> dict:
     """An exported model with weights as they are drawn: speed does not depend on them. Returns its spec."""
     from serving.artefact import About, write
-    from trainer.loop import build
+    from trainer.models.build import build
     from trainer.spec import RunSpec
 
     spec = RunSpec(sync="single", nodes=1, model=model, data="synthetic")

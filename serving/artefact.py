@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save
 from trainer.checkpoint_folder import sha256
 from trainer.data.batches import normalise
 from trainer.files import write_whole
-from trainer.loop import autocast
+from trainer.models.build import autocast
 from trainer.registry import MODELS
 from trainer.registry import load as find
 from trainer.spec import RunSpec, SpecError

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from serving.artefact import About, ArtefactError, write
-from trainer.checkpoint import read
+from trainer.checkpoint.files import read
 
 
 def export(model: Path, folder: Path, facts: dict) -> About:

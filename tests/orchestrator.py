@@ -84,8 +84,8 @@ class Orchestrator:
         """Digests of its last checkpoint's model, by parameter."""
         import torch  # most tests of runs need none here
 
+        from trainer.checkpoint.state import digest
         from trainer.checkpoint_folder import complete_ones
-        from trainer.state import digest
 
         model = torch.load(complete_ones(self.run / "checkpoints")[-1] / "model.pt", weights_only=True)["model"]
         return {name: digest(value) for name, value in model.items()}

@@ -1,4 +1,4 @@
-"""A checkpoint on disk, as both sides know it. No torch here; trainer/checkpoint.py reads and writes what is inside.
+"""A checkpoint on disk, as both sides know it. No torch here; trainer/checkpoint reads and writes what is inside.
 
 checkpoints/step-000040/
     model.pt              what an evaluation or a server of predictions needs
@@ -44,19 +44,19 @@ def rank_file(rank: int) -> str:
 
 def complete_ones(checkpoints: Path) -> list[Path]:
     """The complete checkpoints in a run's folder of them, by step."""
-    found = [path.parent for path in checkpoints.glob(f"step-*/{COMPLETE}")]
-    ours = [path for path in found if path.name[5:].isascii() and path.name[5:].isdigit()]  # and no copy of one
-    return sorted(ours, key=lambda path: int(path.name[5:]))
+    folders = [path.parent for path in checkpoints.glob(f"step-*/{COMPLETE}")]
+    numbered = [path for path in folders if path.name[5:].isascii() and path.name[5:].isdigit()]  # and no copy of one
+    return sorted(numbered, key=lambda path: int(path.name[5:]))
 
 
 def read(folder: Path) -> Complete:
     """What complete.json says. Raises DamagedError."""
     path = folder / COMPLETE
     try:
-        said = json.loads(path.read_text())
-        if said["schema"] != SCHEMA:
-            raise DamagedError(f"{path}: schema {said['schema']}, this syncbed reads {SCHEMA}")
-        return Complete(**said)
+        values = json.loads(path.read_text())
+        if values["schema"] != SCHEMA:
+            raise DamagedError(f"{path}: schema {values['schema']}, this syncbed reads {SCHEMA}")
+        return Complete(**values)
     except FileNotFoundError:
         raise DamagedError(f"{folder}: no complete checkpoint, it has no {COMPLETE}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -65,15 +65,15 @@ def read(folder: Path) -> Complete:
 
 def verify(folder: Path, names: list[str] | None = None) -> Complete:
     """Compare size and SHA-256 of the files (all of them, or `names`) with complete.json. Raises DamagedError."""
-    said = read(folder)
-    for name in names or said.files:
-        path, file = folder / name, said.files.get(name)
+    complete = read(folder)
+    for name in names or complete.files:
+        path, file = folder / name, complete.files.get(name)
         try:
             if file is None or path.stat().st_size != file["bytes"] or sha256(path) != file["sha256"]:
                 raise DamagedError(f"{path}: damaged, it is not what {COMPLETE} says")
         except OSError as error:
             raise DamagedError(f"{path}: cannot be read ({error.strerror or error})") from None
-    return said
+    return complete
 
 
 def sha256(path: Path) -> str:

@@ -63,11 +63,11 @@ def threads(environ=os.environ, root: Path = Path("/sys/fs/cgroup")) -> int:
     The node's cores are SYNCBED_CPUS (set by a launcher whose nodes are no cgroups of their own), else the cgroup's
     quota, else all cores this process may run on. The LOCAL_WORLD_SIZE ranks of the node share them.
     """
-    if given := environ.get("SYNCBED_CPUS"):
+    if text := environ.get("SYNCBED_CPUS"):
         try:
-            cores = float(given)
+            cores = float(text)
         except ValueError:
-            raise EnvironmentFault(f"SYNCBED_CPUS={given}: a number of cores") from None
+            raise EnvironmentFault(f"SYNCBED_CPUS={text}: a number of cores") from None
     else:
         cores = cpu_quota(root) or len(os.sched_getaffinity(0))
     return max(1, int(cores / _whole(environ, "LOCAL_WORLD_SIZE", 1, "1")))

@@ -13,6 +13,7 @@ import sys
 import threading
 import time as clock
 from dataclasses import asdict, dataclass, field, fields
+from typing import Any, TextIO
 
 PHASES = ("data", "forward", "backward", "sync", "optimizer")
 
@@ -220,22 +221,17 @@ class Fault(Event):
 
 
 HEARTBEAT_SECONDS = 2.0
-_KINDS = {
-    k.__name__.lower(): k
-    for k in (
-        *(Started, Ready, Step, Checkpoint, Trained, Served, Watched, Monitored, Evaluated, Finished, Failed, Alive),
-        *(Warning, Exited, Held, Busy, Proxies, Restart, Fault),
-    )
-}
+_KINDS: dict[str, type[Event]] = {kind.__name__.lower(): kind for kind in Event.__subclasses__()}
 _lock = threading.Lock()
 
 
 def to_line(event: Event) -> str:
     """The event as one line of JSON, without the newline. JSON has no NaN: a number that is not finite becomes null."""
-    return json.dumps({"event": type(event).__name__.lower(), **finite(asdict(event))}, allow_nan=False)
+    values = {"event": type(event).__name__.lower()} | asdict(event)
+    return json.dumps(finite(values), allow_nan=False)
 
 
-def finite(value):
+def finite(value: Any) -> Any:
     """The value with every float that is not finite, however deep, replaced by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -244,12 +240,12 @@ def finite(value):
     return [finite(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
-def write(event: Event, stream=None) -> None:
+def write(event: Event, stream: TextIO | None = None) -> None:
     """Write one event, whole and at once: threads of a rank share the stream."""
-    stream = stream or sys.stdout
+    output: TextIO = stream or sys.stdout
     with _lock:
-        stream.write(to_line(event) + "\n")
-        stream.flush()
+        output.write(to_line(event) + "\n")
+        output.flush()
 
 
 def parse(line: str) -> Event | None:
@@ -257,7 +253,7 @@ def parse(line: str) -> Event | None:
     try:
         values = json.loads(line)
         kind = _KINDS[values.pop("event")]
-        known = {f.name for f in fields(kind)}
-        return kind(**{k: v for k, v in values.items() if k in known})
+        names = {f.name for f in fields(kind)}
+        return kind(**{name: value for name, value in values.items() if name in names})
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

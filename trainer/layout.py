@@ -32,12 +32,12 @@ def seats(spec: RunSpec) -> tuple[Seat, ...]:
         homes = [first + shard % (spec.nodes - first) for shard in range(spec.servers)]
         where += [(node, SERVER) for node in homes]
         where += [(homes[-1], EVALUATOR)] * spec.evaluator
-    taken = dict.fromkeys(range(spec.nodes), 0)
-    found = []
+    ranks_on = dict.fromkeys(range(spec.nodes), 0)
+    all_seats = []
     for rank, (node, role) in enumerate(where):
-        found.append(Seat(rank, node, taken[node], role))
-        taken[node] += 1
-    return tuple(found)
+        all_seats.append(Seat(rank, node, ranks_on[node], role))
+        ranks_on[node] += 1
+    return tuple(all_seats)
 
 
 def on_node(all_seats: tuple[Seat, ...], node: int) -> int:

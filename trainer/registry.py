@@ -1,7 +1,8 @@
 """Every strategy, model and data set by name, without importing torch.
 
 The monitor validates a spec and the trainer builds from it, so the names live here once, with the place of the code as
-"module:attribute". Adding a strategy, a model or a data set is one file and one line in this table.
+"module:attribute". Adding a strategy or a model is one file and one line in this table. How a data set is prepared is
+the orchestrator's part: see monitor/data/catalogue.py. Ranks only read what was prepared.
 """
 
 from dataclasses import dataclass
@@ -43,7 +44,6 @@ class Model:
 
 @dataclass(frozen=True)
 class DataSet:
-    place: str  # "module:function" in monitor/, which prepares it; ranks only read what was prepared
     summary: str
     shape: Shape | None  # None: made in whatever shape the model takes
     classes: int
@@ -159,15 +159,11 @@ MODELS = {
 }
 
 DATA = {  # of two that fit a model, the first is its default
-    "cifar10": DataSet("monitor.data.cifar10:prepare", "CIFAR-10: 50,000 + 10,000 colour photographs", COLOUR, 10),
-    "svhn": DataSet("monitor.data.svhn:prepare", "SVHN: 73,257 + 26,032 house numbers, cropped digits", COLOUR, 10),
-    "mnist": DataSet("monitor.data.mnist:mnist", "MNIST: 60,000 + 10,000 handwritten digits", GREY, 10),
-    "fashion_mnist": DataSet(
-        "monitor.data.mnist:fashion_mnist", "Fashion-MNIST: 60,000 + 10,000 pieces of clothing", GREY, 10
-    ),
-    "synthetic": DataSet(
-        "monitor.data.synthetic:prepare", "learnable images made from the seed, nothing fetched", None, 10
-    ),
+    "cifar10": DataSet("CIFAR-10: 50,000 + 10,000 colour photographs", COLOUR, 10),
+    "svhn": DataSet("SVHN: 73,257 + 26,032 house numbers, cropped digits", COLOUR, 10),
+    "mnist": DataSet("MNIST: 60,000 + 10,000 handwritten digits", GREY, 10),
+    "fashion_mnist": DataSet("Fashion-MNIST: 60,000 + 10,000 pieces of clothing", GREY, 10),
+    "synthetic": DataSet("learnable images made from the seed, nothing fetched", None, 10),
 }
 
 

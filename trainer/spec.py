@@ -6,10 +6,9 @@ RunSpec.from_json(spec.to_json()) == spec
 
 import json
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from difflib import get_close_matches
 
 from trainer.registry import COMPRESSORS, DATA, MODELS, SYNCS, Shape, default_data, image_shape
-from trainer.values import SpecError, convert, number, one_of, whole
+from trainer.values import Check, SpecError, convert, number, one_of, unknown, whole
 
 PRECISIONS = ("fp32", "bf16")
 GRANULARITIES = ("tensor", "bucket", "flat")
@@ -18,105 +17,137 @@ TOPOLOGIES = ("ring", "random")
 MAX_NODES = 16
 MAX_NPROC = 16
 DEFAULT_BATCH = 256
+SWITCH = whole(0, 1)
 
 
-def setting(name: str, default, help: str):
-    """A field of the spec that the user sets as NAME=value."""
-    return field(default=default, metadata={"setting": name, "help": help})
+def setting(name: str, default, help: str, check: Check | None = None):
+    """A field of the spec that the user sets as NAME=value. `check`: of its value, whatever the others are."""
+    return field(default=default, metadata={"setting": name, "help": help, "check": check})
 
 
 @dataclass(frozen=True)
 class RunSpec:
     """One training job. Validated when built; raises SpecError."""
 
-    sync: str = setting("SYNC", "ddp", "how replicas are kept together: " + ", ".join(SYNCS))
-    model: str = setting("MODEL", "vgg11", "what is trained: " + ", ".join(MODELS))
-    data: str = setting("DATA", "cifar10", "what it is trained on, by default what fits MODEL: " + ", ".join(DATA))
-    nodes: int = setting("NODES", 4, f"nodes that train together, 1..{MAX_NODES}")
-    nproc: int = setting("NPROC", 1, "worker processes per node")
-    batch: int = setting("BATCH", DEFAULT_BATCH, "global batch: samples per step over all workers")
+    sync: str = setting("SYNC", "ddp", "how replicas are kept together: " + ", ".join(SYNCS), one_of(SYNCS))
+    model: str = setting("MODEL", "vgg11", "what is trained: " + ", ".join(MODELS), one_of(MODELS))
+    data: str = setting(
+        "DATA", "cifar10", "what it is trained on, by default what fits MODEL: " + ", ".join(DATA), one_of(DATA)
+    )
+    nodes: int = setting("NODES", 4, f"nodes that train together, 1..{MAX_NODES}", whole(1, MAX_NODES))
+    nproc: int = setting("NPROC", 1, "worker processes per node", whole(1, MAX_NPROC))
+    batch: int = setting("BATCH", DEFAULT_BATCH, "global batch: samples per step over all workers", whole(1))
     shares: tuple[int, ...] | None = setting("SHARES", None, "each worker's part of the batch, as 2,1,1,1")
     steps: int | None = setting("STEPS", 40, "optimizer steps")
     epochs: int | None = setting("EPOCHS", None, "passes over the training data, instead of STEPS")
-    seed: int = setting("SEED", 42, "seed of weights, data order and augmentation")
-    lr: float = setting("LR", 0.1, "learning rate; 0.01 for models without batch norm")
-    momentum: float = setting("MOMENTUM", 0.9, "SGD momentum")
-    weight_decay: float = setting("WEIGHT_DECAY", 1e-4, "L2 penalty")
-    precision: str = setting("PRECISION", "fp32", "arithmetic of forward and backward: " + ", ".join(PRECISIONS))
-    sync_bn: int = setting("SYNC_BN", 0, "1: batch-norm statistics are of the global batch")
-    granularity: str = setting("GRANULARITY", "bucket", "what is reduced at once: " + ", ".join(GRANULARITIES))
-    bucket_mb: float = setting("BUCKET_MB", 25.0, "size of a bucket, MB of gradients")
-    compress: str = setting("COMPRESS", "none", "how what is sent is made smaller: " + ", ".join(COMPRESSORS))
-    ratio: float = setting("RATIO", 0.01, "share of the entries that COMPRESS=topk sends")
-    compress_rank: int = setting("RANK", 2, "rank of COMPRESS=powersgd")
-    servers: int = setting("SERVERS", 1, "parameter server shards")
-    colocated: int = setting("COLOCATED", 0, "1: servers share the nodes of workers; 0: nodes of their own")
-    evaluator: int = setting("EVALUATOR", 0, "1: one more process evaluates the servers' weights while workers train")
-    staleness: int = setting("STALENESS", 4, "steps that the fastest worker may be ahead of the slowest")
-    local_steps: int = setting("H", 8, "local steps between synchronisations")
-    outer_lr: float = setting("OUTER_LR", 0.7, "learning rate of the outer optimizer")
-    outer_momentum: float = setting("OUTER_MOMENTUM", 0.9, "Nesterov momentum of the outer optimizer")
-    transport: str = setting("TRANSPORT", "gloo", "what carries the average: " + ", ".join(TRANSPORTS))
-    topology: str = setting("TOPOLOGY", "ring", "who a node averages with: " + ", ".join(TOPOLOGIES))
-    every_steps: int = setting("EVERY", 0, "steps between checkpoints; 0: one at the end")
-    evaluate_steps: int = setting("EVALUATE", 0, "steps between scores on the test set; 0: one at the end")
-    tensorboard: int = setting("TENSORBOARD", 0, "1: scalars of every rank and the model's graph for TensorBoard")
-    deadline_seconds: float = setting("DEADLINE", 30.0, "seconds within which a lost or silent rank ends the run")
+    seed: int = setting("SEED", 42, "seed of weights, data order and augmentation", whole(0, 2**31 - 1))
+    lr: float = setting("LR", 0.1, "learning rate; 0.01 for models without batch norm", number(0, strictly=True))
+    momentum: float = setting("MOMENTUM", 0.9, "SGD momentum", number(0, below=1))
+    weight_decay: float = setting("WEIGHT_DECAY", 1e-4, "L2 penalty", number(0))
+    precision: str = setting(
+        "PRECISION", "fp32", "arithmetic of forward and backward: " + ", ".join(PRECISIONS), one_of(PRECISIONS)
+    )
+    sync_bn: int = setting("SYNC_BN", 0, "1: batch-norm statistics are of the global batch", SWITCH)
+    granularity: str = setting(
+        "GRANULARITY", "bucket", "what is reduced at once: " + ", ".join(GRANULARITIES), one_of(GRANULARITIES)
+    )
+    bucket_mb: float = setting("BUCKET_MB", 25.0, "size of a bucket, MB of gradients", number(0, strictly=True))
+    compress: str = setting(
+        "COMPRESS", "none", "how what is sent is made smaller: " + ", ".join(COMPRESSORS), one_of(COMPRESSORS)
+    )
+    ratio: float = setting(
+        "RATIO", 0.01, "share of the entries that COMPRESS=topk sends", number(0, strictly=True, most=1)
+    )
+    compress_rank: int = setting("RANK", 2, "rank of COMPRESS=powersgd", whole(1))
+    servers: int = setting("SERVERS", 1, "parameter server shards", whole(1, MAX_NODES))
+    colocated: int = setting("COLOCATED", 0, "1: servers share the nodes of workers; 0: nodes of their own", SWITCH)
+    evaluator: int = setting(
+        "EVALUATOR", 0, "1: one more process evaluates the servers' weights while workers train", SWITCH
+    )
+    staleness: int = setting("STALENESS", 4, "steps that the fastest worker may be ahead of the slowest", whole(0))
+    local_steps: int = setting("H", 8, "local steps between synchronisations", whole(1))
+    outer_lr: float = setting("OUTER_LR", 0.7, "learning rate of the outer optimizer", number(0, strictly=True))
+    outer_momentum: float = setting(
+        "OUTER_MOMENTUM", 0.9, "Nesterov momentum of the outer optimizer", number(0, below=1)
+    )
+    transport: str = setting(
+        "TRANSPORT", "gloo", "what carries the average: " + ", ".join(TRANSPORTS), one_of(TRANSPORTS)
+    )
+    topology: str = setting(
+        "TOPOLOGY", "ring", "who a node averages with: " + ", ".join(TOPOLOGIES), one_of(TOPOLOGIES)
+    )
+    every_steps: int = setting("EVERY", 0, "steps between checkpoints; 0: one at the end", whole(0))
+    evaluate_steps: int = setting("EVALUATE", 0, "steps between scores on the test set; 0: one at the end", whole(0))
+    tensorboard: int = setting(
+        "TENSORBOARD", 0, "1: scalars of every rank and the model's graph for TensorBoard", SWITCH
+    )
+    deadline_seconds: float = setting(
+        "DEADLINE", 30.0, "seconds within which a lost or silent rank ends the run", number(5)
+    )
 
     def __post_init__(self):
-        one_of("SYNC", self.sync, SYNCS)
-        one_of("MODEL", self.model, MODELS)
-        one_of("DATA", self.data, DATA)
-        one_of("PRECISION", self.precision, PRECISIONS)
-        whole("NODES", self.nodes, 1, MAX_NODES)
-        whole("NPROC", self.nproc, 1, MAX_NPROC)
-        whole("BATCH", self.batch, 1)
-        for name, value, allowed in (
-            ("GRANULARITY", self.granularity, GRANULARITIES),
-            ("COMPRESS", self.compress, COMPRESSORS),
-            ("TRANSPORT", self.transport, TRANSPORTS),
-            ("TOPOLOGY", self.topology, TOPOLOGIES),
-        ):
-            one_of(name, value, allowed)
-        for name, value in (("SYNC_BN", self.sync_bn), ("COLOCATED", self.colocated), ("EVALUATOR", self.evaluator)):
-            whole(name, value, 0, 1)
-        whole("TENSORBOARD", self.tensorboard, 0, 1)
-        whole("SERVERS", self.servers, 1, MAX_NODES)
-        whole("RANK", self.compress_rank, 1)
-        whole("STALENESS", self.staleness, 0)
-        whole("H", self.local_steps, 1)
-        number("BUCKET_MB", self.bucket_mb, 0, strictly=True)
-        number("RATIO", self.ratio, 0, strictly=True, most=1)
-        number("OUTER_LR", self.outer_lr, 0, strictly=True)
-        number("OUTER_MOMENTUM", self.outer_momentum, 0, below=1)
-        whole("SEED", self.seed, 0, 2**31 - 1)
-        whole("EVERY", self.every_steps, 0)
-        whole("EVALUATE", self.evaluate_steps, 0)
-        number("LR", self.lr, 0, strictly=True)
-        number("MOMENTUM", self.momentum, 0, below=1)
-        number("WEIGHT_DECAY", self.weight_decay, 0)
-        number("DEADLINE", self.deadline_seconds, 5)
+        for f in fields(self):
+            if check := f.metadata["check"]:
+                check(f.metadata["setting"], getattr(self, f.name))
+        self._check_length()
+        self._check_places()
+        self._check_evaluation()
+        self._check_strategy_settings()
+        self._check_companions()
+        self._check_batch()
+        self._check_fit()
+
+    def _check_length(self) -> None:
+        """Either STEPS or EPOCHS, and at least one of it."""
         if (self.steps is None) == (self.epochs is None):
             raise SpecError("EPOCHS", self.epochs, "give either STEPS or EPOCHS" + (", not both" if self.steps else ""))
         if self.steps is not None:
-            whole("STEPS", self.steps, 1)
+            whole(1)("STEPS", self.steps)
         else:
-            whole("EPOCHS", self.epochs, 1)
-        if not SYNCS[self.sync].distributed and self.nodes != 1:
-            raise SpecError("NODES", self.nodes, f"SYNC={self.sync} is one replica; leave NODES out or give 1")
-        if not SYNCS[self.sync].distributed and self.nproc != 1:
-            raise SpecError("NPROC", self.nproc, f"SYNC={self.sync} is one replica; leave NPROC out or give 1")
-        if SYNCS[self.sync].shared_memory and self.nodes != 1:
+            whole(1)("EPOCHS", self.epochs)
+
+    def _check_places(self) -> None:
+        """Refuse nodes and processes that the strategy has no use for."""
+        strategy = SYNCS[self.sync]
+        for name, value in (("NODES", self.nodes), ("NPROC", self.nproc)):
+            if not strategy.distributed and value != 1:
+                raise SpecError(name, value, f"SYNC={self.sync} is one replica; leave {name} out or give 1")
+        if strategy.shared_memory and self.nodes != 1:
             text = f"SYNC={self.sync} shares the memory of one node; leave NODES out or give 1, and NPROC=workers"
             raise SpecError("NODES", self.nodes, text)
-        if self.evaluate_steps and SYNCS[self.sync].servers and SYNCS[self.sync].survives_lost_workers:
+
+    def _check_evaluation(self) -> None:
+        """Refuse scores between two steps where workers do not take them together."""
+        strategy = SYNCS[self.sync]
+        if self.evaluate_steps and strategy.servers and strategy.survives_lost_workers:
             text = f"the workers of SYNC={self.sync} do not stop together; EVALUATOR=1 scores the servers' weights"
             raise SpecError("EVALUATE", self.evaluate_steps, text)
-        self._check_strategy_settings()
-        if self.servers_alone >= self.nodes and SYNCS[self.sync].servers:
-            raise SpecError(
-                "NODES", self.nodes, f"SERVERS={self.servers} leaves no node for a worker; COLOCATED=1 would do"
-            )
+
+    def _check_strategy_settings(self) -> None:
+        """Refuse a setting that this strategy would not look at."""
+        settings = SYNCS[self.sync].settings
+        for f in fields(self):
+            users = [name for name, strategy in SYNCS.items() if f.name in strategy.settings]
+            if users and f.name not in settings and getattr(self, f.name) != f.default:
+                text = f"SYNC={self.sync} does not take it; {', '.join(users)} would"
+                raise SpecError(f.metadata["setting"], getattr(self, f.name), text)
+
+    def _check_companions(self) -> None:
+        """Refuse a setting that goes with one value of another setting, where that has another value."""
+        for name, companion, value in (
+            ("ratio", "compress", "topk"),
+            ("compress_rank", "compress", "powersgd"),
+            ("bucket_mb", "granularity", "bucket"),
+        ):
+            if getattr(self, name) != getattr(RunSpec, name) and getattr(self, companion) != value:
+                names = self.setting_names()
+                raise SpecError(names[name], getattr(self, name), f"goes with {names[companion]}={value}")
+
+    def _check_batch(self) -> None:
+        """Refuse a batch that does not divide over the workers, and nodes and shares that leave nobody to train."""
+        if self.servers_alone >= self.nodes:
+            text = f"SERVERS={self.servers} leaves no node for a worker; COLOCATED=1 would do"
+            raise SpecError("NODES", self.nodes, text)
         shares = self.shares or (1,) * self.workers
         if len(shares) != self.workers or min(shares) < 1:
             text = ",".join(map(str, shares))
@@ -126,12 +157,11 @@ class RunSpec:
             low = self.batch - self.batch % parts
             near = f"{low} or {low + parts}" if low else f"{parts} or {2 * parts}"
             raise SpecError("BATCH", self.batch, f"does not divide over {self._parts_text()}; {near} would do")
-        self._check_fit()
 
     def _check_fit(self) -> None:
         """Refuse images in a shape that the model does not take, and say what goes with either of the two."""
         model, data = MODELS[self.model], DATA[self.data]
-        if data.fits(model):
+        if data.shape is None or data.fits(model):
             return
         has, takes = shape_text(data.shape), " or ".join(map(shape_text, model.shapes))
         this_model = " or ".join(name for name, d in DATA.items() if d.fits(model))
@@ -142,22 +172,6 @@ class RunSpec:
             f"its images are {has} and MODEL={self.model} takes {takes}; "
             f"with this model DATA={this_model} would do, with this data MODEL={this_data}",
         )
-
-    def _check_strategy_settings(self) -> None:
-        """Refuse a setting that this strategy would not look at."""
-        taken = SYNCS[self.sync].settings
-        for f in fields(self):
-            users = [name for name, strategy in SYNCS.items() if f.name in strategy.settings]
-            if users and f.name not in taken and getattr(self, f.name) != f.default:
-                text = f"SYNC={self.sync} does not take it; {', '.join(users)} would"
-                raise SpecError(f.metadata["setting"], getattr(self, f.name), text)
-        for name, value, default, setting, given, needs in (
-            ("RATIO", self.ratio, 0.01, "COMPRESS", self.compress, "topk"),
-            ("RANK", self.compress_rank, 2, "COMPRESS", self.compress, "powersgd"),
-            ("BUCKET_MB", self.bucket_mb, 25.0, "GRANULARITY", self.granularity, "bucket"),
-        ):
-            if value != default and given != needs:
-                raise SpecError(name, value, f"goes with {setting}={needs}")
 
     def _parts_text(self) -> str:
         if self.shares:
@@ -180,6 +194,10 @@ class RunSpec:
     def workers(self) -> int:
         """Ranks that train."""
         return (self.nodes - self.servers_alone) * self.nproc
+
+    def total_steps(self, steps_per_epoch: int) -> int:
+        """Optimizer steps of the run."""
+        return self.steps or (self.epochs or 0) * steps_per_epoch
 
     def samples_of(self, worker: int) -> int:
         """This worker's part of the global batch."""
@@ -217,8 +235,9 @@ class RunSpec:
 
     def changed(self, values: dict) -> "RunSpec":
         """This spec with other values; STEPS takes the place of EPOCHS and the other way round. Raises SpecError."""
-        length = {"steps", "epochs"} & values.keys()
-        return replace(self, **(dict.fromkeys(("steps", "epochs")) if length else {}) | values)
+        if values.keys() & {"steps", "epochs"}:
+            values = {"steps": None, "epochs": None} | values
+        return replace(self, **values)
 
     @classmethod
     def _default_batch(cls, values: dict) -> int:
@@ -240,13 +259,10 @@ class RunSpec:
     @classmethod
     def settings_help(cls) -> dict[str, str]:
         """What each setting is for, by name."""
-        told = {
-            "NODES": "the cluster's, or 4",
-            "EPOCHS": "none",
-            "SHARES": "equal",
-        }  # where the field is not the whole truth
         help = {f.metadata["setting"]: f.metadata["help"] for f in fields(cls)}
-        defaults = {f.metadata["setting"]: f.default for f in fields(cls)} | told
+        defaults = {f.metadata["setting"]: f.default for f in fields(cls)}
+        # Where the field's default is not the whole truth:
+        defaults |= {"NODES": "the cluster's, or 4", "EPOCHS": "none", "SHARES": "equal"}
         return {name: f"{help[name]}; default: {defaults[name]}" for name in help}
 
     def to_json(self) -> str:
@@ -257,8 +273,8 @@ class RunSpec:
     def from_json(cls, text: str) -> "RunSpec":
         """Raises SpecError when a value cannot be run, and when a field is not known to this version."""
         values = json.loads(text)
-        known = {f.name for f in fields(cls)}
-        for name in values.keys() - known:
+        names = {f.name for f in fields(cls)}
+        for name in values.keys() - names:
             raise SpecError(name, values[name], "not a field of this version's spec")
         if values.get("shares") is not None:
             values["shares"] = tuple(values["shares"])
@@ -268,21 +284,6 @@ class RunSpec:
 def shape_text(shape: Shape) -> str:
     """A shape as people write it: 3x32x32."""
     return "x".join(map(str, shape))
-
-
-OTHER_WORDS = {  # what the settings are called elsewhere
-    **{"STRATEGY": "SYNC", "ALGORITHM": "SYNC", "DATASET": "DATA", "NETWORK": "MODEL", "ARCH": "MODEL"},
-    **{"WORKERS": "NODES", "NUM_NODES": "NODES", "WORLD_SIZE": "NODES", "PROCESSES": "NPROC", "PROCS": "NPROC"},
-    **{"BATCH_SIZE": "BATCH", "LEARNING_RATE": "LR", "ITERATIONS": "STEPS", "ITERS": "STEPS", "EPOCH": "EPOCHS"},
-    **{"BANDWIDTH": "RATE", "LATENCY": "DELAY", "CORES": "CPUS", "MEM": "MEMORY", "DTYPE": "PRECISION"},
-}
-
-
-def unknown(name: str, known) -> str:
-    """The hint for a setting that does not exist."""
-    other = OTHER_WORDS.get(name.upper())
-    near = [other] if other in known else get_close_matches(name.upper(), list(known), n=1)
-    return f"no such setting; did you mean {near[0]}?" if near else "no such setting; one of: " + ", ".join(known)
 
 
 assert all(f.default is not MISSING for f in fields(RunSpec)), "every setting has a default"

@@ -12,6 +12,13 @@ from monitor.data.store import Prepared, Unavailable
 from monitor.errors import UserError
 from trainer.registry import COLOUR, DATA, Shape, load
 
+PREPARERS = {  # by the names of trainer.registry.DATA: the function that prepares it, as "module:function"
+    "cifar10": "monitor.data.cifar10:prepare",
+    "svhn": "monitor.data.svhn:prepare",
+    "mnist": "monitor.data.mnist:mnist",
+    "fashion_mnist": "monitor.data.mnist:fashion_mnist",
+    "synthetic": "monitor.data.synthetic:prepare",
+}
 CACHE = Path("data")  # beside runs/, in the folder where syncbed is run
 
 
@@ -71,7 +78,7 @@ def _prepare(name: str, shape: Shape | None, **how) -> Prepared:
     dataset = DATA[name]
     if dataset.shape is None:
         dataset = replace(dataset, shape=shape or COLOUR)
-    return load(dataset.place)(dataset, **how)
+    return load(PREPARERS[name])(dataset, **how)
 
 
 def folder(settings: dict[str, str]) -> Path | None:

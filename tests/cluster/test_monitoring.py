@@ -28,7 +28,7 @@ BURN = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"
 HOLD = "held = bytearray(96 * 2**20); print('held', flush=True); input()"
 RANK = """
 from trainer.events import PHASES, Step
-from trainer.metrics import Metrics
+from trainer.run.metrics import Metrics
 from trainer.spec import RunSpec
 figures = {"loss": 2.25, "accuracy": 0.5, "samples": 64, "sent_bytes": 1, "received_bytes": 1}
 metrics = Metrics(2)

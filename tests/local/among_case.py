@@ -20,6 +20,6 @@ def collectives(wire, ranks: list[int]) -> list | None:
     ]
     if n > 1:
         found.append(some.exchange(mine, (some.rank + 1) % n, zeros, (some.rank - 1) % n, "a round"))
-    some.meet("a place")
-    some.compare("a fact", {"ranks": str(ranks)})
+    some.party.meet("a place")
+    some.party.compare("a fact", {"ranks": str(ranks)})
     return [(some.rank, n), [tensor.tolist() for tensor in found], some.take_bytes()]

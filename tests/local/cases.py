@@ -10,18 +10,18 @@ from torch.nn.functional import cross_entropy
 
 from trainer.data.batches import Batches, evaluation_batches
 from trainer.data.prepared import load
-from trainer.evaluator import watch
 from trainer.events import Event, Step
 from trainer.flat import flatten
 from trainer.layout import SERVER, WORKER, seats
-from trainer.loop import Run
-from trainer.metrics import NoMetrics
 from trainer.registry import MODELS
 from trainer.registry import load as load_place
-from trainer.server import Server
+from trainer.run.loop import Run
+from trainer.run.metrics import NoMetrics
+from trainer.servers.evaluator import watch
+from trainer.servers.server import Server
 from trainer.spec import RunSpec
 from trainer.sync.replicas import momentum
-from trainer.traffic import DIRECTIONS
+from trainer.wire.traffic import DIRECTIONS
 
 
 class Listener(NoMetrics):
@@ -153,10 +153,10 @@ def trace(wire, spec: RunSpec, data: Path, out: Path, in_turn: bool = False) -> 
                 if rank == wire.rank:
                     super().step(step)
                 if in_turn:
-                    wire.meet(f"turn {step}.{rank}")
+                    wire.party.meet(f"turn {step}.{rank}")
             weights.append(flatten(self.model.parameters()).numpy())
             if in_turn:
-                wire.meet(f"step {step} is written down")
+                wire.party.meet(f"step {step} is written down")
 
     run = Followed(spec, load(data), wire, told.append, out)
     run.train()

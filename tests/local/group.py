@@ -56,20 +56,21 @@ def _serve(pipe, rank: int, n: int, port: int) -> None:
     import torch
     import torch.distributed as dist
 
-    from trainer.peers import Peers
-    from trainer.wire import Wire
+    from trainer.wire.collectives import Wire
+    from trainer.wire.party import Party
+    from trainer.wire.peers import Peers
 
     torch.set_num_threads(1)
     patience = timedelta(seconds=DEADLINE)
     store, beats = (dist.TCPStore("127.0.0.1", port, None, rank == 0 and i == 0, patience, False) for i in (0, 1))
     peers = Peers(dist.PrefixStore("beats", beats), rank, n, DEADLINE)
     peers.start()
-    Wire(rank, n, dist.PrefixStore("group", store), peers, DEADLINE).connect()
+    Wire(Party(rank, n, dist.PrefixStore("group", store), peers, DEADLINE)).connect()
     case = 0
     while True:
         function, arguments = pipe.recv()
         case += 1  # names in the store, such as those of meetings, are used once: each case has its own
-        wire = Wire(rank, n, dist.PrefixStore(f"case {case}", store), peers, DEADLINE)
+        wire = Wire(Party(rank, n, dist.PrefixStore(f"case {case}", store), peers, DEADLINE))
         try:
             pipe.send((True, function(wire, *arguments)))
         except BaseException:

@@ -63,7 +63,7 @@ PROGRAM = (__file__,)
 
 
 def send_itself_a_signal(at: int, number: int) -> None:
-    from trainer.loop import Run
+    from trainer.run.loop import Run
 
     step = Run.step
 

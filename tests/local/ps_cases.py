@@ -19,10 +19,10 @@ def slow_worker(wire, spec: RunSpec, data: Path) -> Trained:
         if wire.rank == 1:
             furthest = min(step + spec.staleness, spec.steps)
             others = [f"reached/{rank}/{furthest}" for rank in range(spec.workers) if rank != 1]
-            while not wire.root.check(others):
+            while not wire.party.published(*others):
                 time.sleep(0.001)
         else:
-            wire.root.set(f"reached/{wire.rank}/{step}", "")
+            wire.party.publish(f"reached/{wire.rank}/{step}", "")
         original(self)
 
     PsAsync.synchronise = held_back

@@ -12,8 +12,8 @@ from ranks import Ranks, write_prepared
 from trainer.checkpoint_folder import name_of, read
 from trainer.events import Evaluated, Failed, Finished, Monitored, Ready, Served, Step, Trained, Watched
 from trainer.layout import SERVER, roles, seats
-from trainer.link import HEAD_BYTES
 from trainer.spec import RunSpec
+from trainer.wire.link import HEAD_BYTES
 
 BATCH, STEPS, DEADLINE = 24, 5, 8
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}

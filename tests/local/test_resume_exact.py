@@ -9,13 +9,13 @@ from cases import train
 from injected import PROGRAM, REAL_STRATEGIES
 from ranks import Ranks, write_prepared
 
-from trainer import checkpoint
+from trainer.checkpoint import files as checkpoint
+from trainer.checkpoint.state import digest
 from trainer.checkpoint_folder import complete_ones, name_of, rank_file, read
 from trainer.events import Evaluated, Failed, Monitored, Ready, Step, Trained
 from trainer.layout import seats
 from trainer.registry import SYNCS
 from trainer.spec import RunSpec
-from trainer.state import digest
 
 STEPS, STOP, RANKS = 7, 2, 3  # of three ranks, sums depend on their order; H=3 is apart at step 2
 # What a strategy is tried with besides its defaults, where it takes the setting.

@@ -15,10 +15,10 @@ import torch
 from orchestrator import ROOT, syncbed, wait_until
 from serving_client import ask, png, three_free_ports
 
-from trainer.checkpoint import read
+from trainer.checkpoint.files import read
 from trainer.data.batches import normalise
 from trainer.data.prepared import load
-from trainer.loop import build
+from trainer.models.build import build
 from trainer.spec import RunSpec
 
 

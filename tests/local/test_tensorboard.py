@@ -8,7 +8,7 @@ from orchestrator import Orchestrator
 
 from trainer.data.prepared import InputError
 from trainer.events import PHASES, Step
-from trainer.tensorboard import Board
+from trainer.run.tensorboard import Board
 
 
 def test_scalars_are_the_events_and_the_graph_is_there(tmp_path):

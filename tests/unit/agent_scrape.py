@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WRITE_AS_A_RANK = """
 import sys
 from trainer.events import Step
-from trainer.metrics import Metrics
+from trainer.run.metrics import Metrics
 from trainer.spec import RunSpec
 seconds = dict.fromkeys(("data", "forward", "backward", "sync", "optimizer"), 0.5)
 figures = {"loss": 2.25, "accuracy": 0.125, "samples": 64, "sent_bytes": 4096, "received_bytes": 8192, "staleness": 3.0}

@@ -7,13 +7,14 @@ import math
 import pytest
 import torch
 
-from trainer import checkpoint, files
 from trainer import checkpoint_folder as folders
-from trainer.checkpoint import CheckpointError
+from trainer import files
+from trainer.checkpoint import files as checkpoint
+from trainer.checkpoint.files import CheckpointError
+from trainer.checkpoint.state import digest
 from trainer.data.prepared import InputError
 from trainer.spec import RunSpec
-from trainer.state import digest
-from trainer.wire import Wire
+from trainer.wire.alone import AloneWire
 
 SPEC = RunSpec(sync="single", nodes=1)
 FACTS = {"train labels": "50 abc"}
@@ -29,7 +30,7 @@ def trained() -> tuple[dict, dict]:
 
 def save(folder, step=40, content=None):
     model, state = content or trained()
-    return checkpoint.save(folder, Wire(), SPEC, step, 3, state, model, INPUTS, FACTS)
+    return checkpoint.save(folder, AloneWire(), SPEC, step, 3, state, model, INPUTS, FACTS)
 
 
 def test_what_is_saved_is_loaded_without_executing_code(tmp_path):
@@ -43,7 +44,7 @@ def test_what_is_saved_is_loaded_without_executing_code(tmp_path):
     assert RunSpec(**served["spec"]) == SPEC
     assert served["inputs"] == INPUTS
     assert torch.equal(served["model"]["weight"], model["weight"])
-    complete, loaded = checkpoint.load(folder, Wire(), FACTS)
+    complete, loaded = checkpoint.load(folder, AloneWire(), FACTS)
     assert (complete.step, complete.world_size, complete.spec["sync"]) == (40, 1, "single")
     assert loaded.keys() == state.keys()
     assert all(digest(loaded[name]) == digest(value) for name, value in state.items())
@@ -56,7 +57,7 @@ def test_the_model_is_written_once(tmp_path):
     assert set(own["own"]) == {"optimizer/0/momentum_buffer", "sync/outer", "random"}
     state["model/bias"] = state["model/bias"] + 1  # this rank's differs from what is served
     save(tmp_path, 41, (model, state))
-    _, loaded = checkpoint.load(tmp_path / "step-000041", Wire(), FACTS)
+    _, loaded = checkpoint.load(tmp_path / "step-000041", AloneWire(), FACTS)
     assert torch.equal(loaded["model/bias"], model["bias"] + 1)
 
 
@@ -83,7 +84,7 @@ def test_a_folder_without_its_last_file_does_not_count(tmp_path):
     (tmp_path / "step-1000000/complete.json").unlink()
     assert [p.name for p in folders.complete_ones(tmp_path)] == ["step-000002", "step-000004"]
     with pytest.raises(InputError, match=r"^RESUME: .*step-1000000: no complete checkpoint, it has no complete.json$"):
-        checkpoint.load(tmp_path / "step-1000000", Wire(), FACTS)
+        checkpoint.load(tmp_path / "step-1000000", AloneWire(), FACTS)
 
 
 @pytest.mark.parametrize("name", ["model.pt", "rank-0.pt", "complete.json"])
@@ -97,7 +98,7 @@ def test_any_damage_is_found_and_named(tmp_path, name, harm):
     else:
         path.write_bytes(content[:-50] if harm == "cut" else bytes([content[0] ^ 1]) + content[1:])
     with pytest.raises(InputError) as caught:
-        checkpoint.load(tmp_path / "step-000040", Wire(), FACTS)
+        checkpoint.load(tmp_path / "step-000040", AloneWire(), FACTS)
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -105,14 +106,14 @@ def test_any_damage_is_found_and_named(tmp_path, name, harm):
 def test_another_job_or_number_of_ranks_is_refused(tmp_path):
     save(tmp_path)
     with pytest.raises(InputError, match=r"RESUME: train labels are 50 xyz, in .*step-000040 they were 50 abc"):
-        checkpoint.load(tmp_path / "step-000040", Wire(), {"train labels": "50 xyz"})
+        checkpoint.load(tmp_path / "step-000040", AloneWire(), {"train labels": "50 xyz"})
     path = tmp_path / "step-000040/complete.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"world_size": 4}))
     with pytest.raises(InputError, match=r"is of 4 ranks, this run has 1"):
-        checkpoint.load(tmp_path / "step-000040", Wire(), FACTS)
+        checkpoint.load(tmp_path / "step-000040", AloneWire(), FACTS)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 3}))
     with pytest.raises(InputError, match=r"schema 3, this syncbed reads 2"):
-        checkpoint.load(tmp_path / "step-000040", Wire(), FACTS)
+        checkpoint.load(tmp_path / "step-000040", AloneWire(), FACTS)
 
 
 class FullDisk:

@@ -11,22 +11,23 @@ from torch import nn
 
 from trainer.spec import RunSpec
 from trainer.sync.diloco import Diloco
-from trainer.wire import Wire
+from trainer.wire.alone import AloneWire
 
 SHAPES = {"matrix": (5, 8), "filters": (4, 3, 2, 2), "bias": (7,)}
 H, OUTER_STEPS, RATIO, RANK, LR, MOMENTUM = 2, 4, 0.15, 2, 0.7, 0.9
 SETTINGS = {"bf16": {}, "topk": {"ratio": RATIO}, "powersgd": {"compress_rank": RANK}}
 
 
-class ThreadWire(Wire):
+class ThreadWire(AloneWire):
     """One rank of n threads: all collectives of the wire that DiLoCo uses, counted as the wire counts them."""
 
     def __init__(self, rank: int, places: list, barrier: Barrier):
-        super().__init__(rank, len(places))
+        super().__init__()
+        self.rank, self.world_size = rank, len(places)
         self.places, self.barrier = places, barrier
 
     def all_reduce(self, tensor):
-        self._count_ring(tensor)
+        self.count_ring(tensor)
         return tensor.copy_(torch.stack(self._everyones(tensor)).sum(0))
 
     def all_gather(self, tensor):

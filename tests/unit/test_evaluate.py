@@ -8,8 +8,8 @@ import pytest
 from torch import nn
 
 from trainer.data.prepared import Prepared, Split
-from trainer.evaluate import evaluate
-from trainer.wire import Wire
+from trainer.run.evaluate import evaluate
+from trainer.wire.alone import AloneWire
 
 
 class Reads(nn.Module):
@@ -29,7 +29,7 @@ def data(says, labels) -> Prepared:
 def test_loss_accuracy_and_confusion_by_hand():
     scored = []
     some = data(says=[0, 0, 1, 2, 2], labels=[0, 1, 1, 2, 0])
-    score = evaluate(Reads(), some, Wire(), nullcontext(), scored=scored.append)
+    score = evaluate(Reads(), some, AloneWire(), nullcontext(), scored=scored.append)
     assert sum(scored) == 5
     assert score.confusion.tolist() == [[1, 0, 1], [1, 1, 0], [0, 0, 1]]
     assert (score.samples, score.accuracy) == (5, 3 / 5)

@@ -131,7 +131,7 @@ class TestReached:
         assert figures.reached(run, tmp_path, 0.85).step == 4
         assert figures.reached(run, tmp_path, 0.95) is None
 
-    def test_what_is_brought_together_at_the_end_belongs_to_the_last_score(self, tmp_path):
+    def test_what_is_merge_states_at_the_end_belongs_to_the_last_score(self, tmp_path):
         steps = [step(rank, n, 1.0) for rank in range(2) for n in range(1, 5)]
         recorded(tmp_path, *steps, trained(0, 104.5, sent=1000), trained(1, 104.75, sent=1000))
         run = result(evaluations=[{"step": 2, "accuracy": 0.6}])

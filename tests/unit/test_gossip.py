@@ -1,22 +1,22 @@
 """A step's average with neighbours of which one may be lost: by value, with links that answer at once or never."""
 
 import json
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from trainer import survivors
 from trainer.spec import RunSpec
 from trainer.sync import gossip as gossip_module
 from trainer.sync.gossip import Gossip
-from trainer.traffic import Traffic
+from trainer.wire import survivors
+from trainer.wire.alone import AloneParty
+from trainer.wire.traffic import Traffic
 
 
 class Store(dict):
     def set(self, key, value):
-        self[key] = value
+        self[key] = value.encode()
 
     def check(self, keys):
         return all(key in self for key in keys)
@@ -42,12 +42,23 @@ class FakeLink:
         return 8, 8
 
 
+class FakeParty(AloneParty):
+    """Rank 1 of four. `absent`: ranks that are lost, and why."""
+
+    def __init__(self, absent):
+        super().__init__()
+        self.rank, self.world_size, self.ranks, self.root = 1, 4, (0, 1, 2, 3), Store()
+        self.notes = []
+        self.note = self.notes.append
+        peers = {"absent": lambda rank, seconds: absent.get(rank), "gone": lambda: None, "missing": lambda: None}
+        self.peers = SimpleNamespace(expendable=set(), **peers)
+
+
 class FakeWire:
     def __init__(self, absent):
-        self.rank, self.world_size, self.ranks, self.root = 1, 4, (0, 1, 2, 3), Store()
-        self.noted, self.traffic = [], Traffic()
-        self.peers = SimpleNamespace(expendable=set(), absent=lambda rank, seconds: absent.get(rank))
-        self.errors, self.note, self.count = (lambda what: nullcontext()), self.noted.append, self.traffic.add
+        self.rank, self.world_size, self.party = 1, 4, FakeParty(absent)
+        self.traffic = Traffic()
+        self.count = self.traffic.add
 
 
 def build(links, absent=None, topology="ring"):
@@ -73,7 +84,7 @@ def test_all_there_are_averaged_and_counted():
     sync = build({0: FakeLink(6.0), 2: FakeLink(9.0)})
     sync.mix(1)
     assert weight(sync) == {6.0}
-    assert (sync.synchronisations, sync.ranks.noted) == (1, ["swap of 2 float32"])
+    assert (sync.synchronisations, sync.ranks.party.notes) == (1, ["swap of 2 float32"])
     assert sync.ranks.traffic.take() == {("swap", "sent"): 16, ("swap", "received"): 16}
 
 
@@ -81,7 +92,7 @@ def test_a_lost_neighbour_is_skipped_from_then_on():
     sync = build({0: FakeLink(6.0), 2: FakeLink(None)}, {2: "no sign of life for 3 s"})
     sync.mix(1)
     assert weight(sync) == {4.5}  # of 3 and 6
-    assert sync.ranks.root == {"lost/2": "no sign of life for 3 s"}
+    assert sync.ranks.party.root == {"lost/2": b"no sign of life for 3 s"}
     assert sync.ranks.traffic.take() == {("swap", "sent"): 8, ("swap", "received"): 8}
     sync.mix(2)
     assert weight(sync) == {5.25}
@@ -120,17 +131,17 @@ def test_one_that_lives_and_does_not_answer_in_time_is_an_error():
 
 
 def test_rank_0_says_who_is_left_and_one_that_was_given_up_ends():
-    wire, made = FakeWire({3: "no sign of life for 4 s"}), {(0, 1, 2): "the wire of three"}
-    wire.rank = 0
+    wire, wires = FakeWire({3: "no sign of life for 4 s"}), {(0, 1, 2): "the wire of three"}
+    party = wire.party
+    wire.rank = party.rank = 0
     spec = RunSpec(sync="gossip", nodes=4, batch=8)
     settled = []
-    wire.peers.go_on_without = settled.append
-    wire.until = lambda holds, name: [holds() for _ in range(2)] and None
-    wire.root = type("S", (Store,), {"get": lambda self, key: self[key].encode()})()
-    wire.root.update({"here/1": "", "here/2": ""})
-    assert survivors.left(wire, spec, "here", made) == "the wire of three"
+    party.peers.go_on_without = settled.append
+    for worker in (1, 2):
+        party.publish(f"here/{worker}", "")
+    assert survivors.regroup(wire, spec, "here", wires) == "the wire of three"
     assert settled == [{3: "no sign of life for 4 s"}]
-    assert json.loads(wire.root["lost at here"]) == {"3": "no sign of life for 4 s"}
-    wire.rank = 3
+    assert json.loads(party.read("lost at here")) == {"3": "no sign of life for 4 s"}
+    wire.rank = party.rank = 3
     with pytest.raises(survivors.GivenUp, match="the others went on without this worker: no sign of life for 4 s"):
-        survivors.left(wire, spec, "here", made)
+        survivors.regroup(wire, spec, "here", wires)

@@ -2,7 +2,9 @@
 
 import socket
 
-from trainer.interface import Window, interface_bytes
+import pytest
+
+from trainer.wire.interface import Window, interface_bytes
 
 
 def test_the_interfaces_counters_are_the_kernels(tmp_path):
@@ -27,3 +29,11 @@ def test_a_window_is_what_came_after_it_was_opened_without_what_was_left_out():
         pass
     assert window.bytes() == (31 + 50, 2 + 1)
     assert window.bytes() == (31 + 60, 2 + 2)
+
+
+def test_what_is_left_out_is_so_when_it_fails_too():
+    counters = iter([(100, 10), (130, 12), (900, 500), (950, 501)])
+    window = Window(lambda: next(counters))
+    with pytest.raises(OSError), window.left_out():  # from 130, 12 to 900, 500
+        raise OSError("disk full")
+    assert window.bytes() == (30 + 50, 2 + 1)

@@ -4,10 +4,10 @@ import numpy as np
 
 from trainer import events
 from trainer.data.prepared import Prepared, Split
-from trainer.loop import Run
-from trainer.metrics import NoMetrics
+from trainer.run.loop import Run
+from trainer.run.metrics import NoMetrics
 from trainer.spec import RunSpec
-from trainer.wire import Wire
+from trainer.wire.alone import AloneParty, AloneWire
 
 
 class Listener(NoMetrics):
@@ -27,11 +27,17 @@ class Listener(NoMetrics):
         self.told.append(f"{samples} scored")
 
 
-class CountingWire(Wire):
+class CountingParty(AloneParty):
     """Counts something for whoever meets: a stand-in for a strategy's collectives."""
 
     def meet(self, name):
-        self.count("all_reduce", 5, 7)
+        self.wire.count("all_reduce", 5, 7)
+
+
+def counting_wire() -> AloneWire:
+    party = CountingParty()
+    party.wire = AloneWire(party)
+    return party.wire
 
 
 def test_figures_of_a_run_of_one_replica():
@@ -40,7 +46,7 @@ def test_figures_of_a_run_of_one_replica():
     data = Prepared("mnist", (1, 28, 28), tuple("abcdefghij"), (0.5,), (1.0,), False, split, split)
     said, listener = [], Listener()
     spec = RunSpec(sync="single", nodes=1, model="logistic", data="mnist", batch=4, steps=2)
-    run = Run(spec, data, CountingWire(), said.append, metrics=listener)
+    run = Run(spec, data, counting_wire(), said.append, metrics=listener)
     run.train()
     run.evaluate()
     steps = [event for event in said if isinstance(event, events.Step)]

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from trainer.loop import build
 from trainer.models.alexnet import alexnet
+from trainer.models.build import build
 from trainer.models.cnn import cnn3, cnn5
 from trainer.models.logistic import logistic
 from trainer.registry import COLOUR, DATA, GREY, MODELS, load

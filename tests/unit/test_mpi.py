@@ -14,15 +14,15 @@ from node import ending, mpi
 from node.ending import ended
 from trainer import events
 from trainer.environment import EnvironmentFault
-from trainer.mpi import Mpi
+from trainer.wire.mpi import Mpi
 
 pytest.importorskip("mpi4py", reason="mpich and mpi4py are not installed here; `make torch` installs them")
 
-# A rank without torch: `Array` is as much of a tensor as trainer/mpi.py needs.
+# A rank without torch: `Array` is as much of a tensor as trainer/wire/mpi.py needs.
 RANK = """
 import os, sys, time
 import numpy as np
-from trainer.mpi import Mpi
+from trainer.wire.mpi import Mpi
 
 class Array(np.ndarray):
     def numpy(self):

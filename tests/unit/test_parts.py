@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.parts import empty, parts, pieces
+from trainer.sync.parts import empty, parts, pieces
 
 SHAPES = st.lists(st.lists(st.integers(1, 9), max_size=4), min_size=1, max_size=6)
 

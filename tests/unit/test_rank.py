@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from trainer import events
-from trainer.__main__ import Rank
+from trainer.rank import Rank
 
 
 def test_a_reader_that_is_stopped_holds_no_rank_up():
@@ -29,7 +29,7 @@ def test_a_reader_that_is_gone_ends_the_rank():
     code = """
 import os
 from trainer import events
-from trainer.__main__ import Rank
+from trainer.rank import Rank
 rank = Rank(os.fdopen(os.dup(1), "w"))
 input()
 rank.tell(events.Alive(rank=0))
@@ -53,8 +53,8 @@ rank.finish_telling()
 def test_a_deadline_that_was_missed_is_counted_before_the_rank_ends(how, missed, tmp_path):
     code = f"""
 import os
-from trainer.__main__ import Rank
-from trainer.metrics import metrics
+from trainer.rank import Rank
+from trainer.run.metrics import metrics
 rank = Rank(os.fdopen(os.dup(1), "w"))
 rank.metrics = metrics(2)
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from monitor.data.catalogue import PREPARERS
 from monitor.run.request import NOT_IN_SPEC
-from trainer.registry import DATA, MODELS, SYNCS
+from trainer.registry import DATA, MODELS, SYNCS, load
 from trainer.spec import RunSpec
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
@@ -15,7 +16,7 @@ ROWS = [line for line in README.splitlines() if line.startswith("| `")]
 
 def products_own(registry: dict) -> list[str]:
     """Without the test-only entries that tests/local/injected.py adds when both are collected in one process."""
-    return [name for name, entry in registry.items() if entry.place.startswith(("trainer.", "monitor."))]
+    return [name for name, entry in registry.items() if entry.place.startswith("trainer.")]
 
 
 def row(name: str) -> str:
@@ -32,9 +33,14 @@ def test_every_strategy_has_a_row_that_links_its_file(name):
     assert (Path(__file__).parents[2] / file).exists()
 
 
-@pytest.mark.parametrize("name", [*products_own(MODELS), *products_own(DATA)])
+@pytest.mark.parametrize("name", [*products_own(MODELS), *DATA])
 def test_every_model_and_data_set_is_named(name):
     assert f"`{name}`" in README
+
+
+def test_every_data_set_has_its_preparer():
+    assert PREPARERS.keys() == DATA.keys()
+    assert all(callable(load(place)) for place in PREPARERS.values())
 
 
 def test_every_setting_of_a_run_has_its_row():

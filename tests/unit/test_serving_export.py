@@ -17,11 +17,11 @@ from monitor.errors import UserError
 from monitor.serve import export as command
 from serving import artefact, export
 from serving.artefact import ABOUT, WEIGHTS, About, ArtefactError
-from trainer import checkpoint
+from trainer.checkpoint import files as checkpoint
 from trainer.data.batches import normalise
-from trainer.loop import build
+from trainer.models.build import build
 from trainer.spec import RunSpec
-from trainer.wire import Wire
+from trainer.wire.alone import AloneWire
 
 SPEC = RunSpec(sync="single", nodes=1, model="cnn3", data="synthetic")
 INPUTS = {
@@ -41,7 +41,7 @@ def run_folder(runs, steps=40, spec=SPEC, inputs=INPUTS, spoil=None):
     if spoil:
         state[spoil] = state[spoil] * float("inf")
     home = runs / "r-1"
-    checkpoint.save(home / "checkpoints", Wire(), spec, steps, 1, {}, state, inputs, {})
+    checkpoint.save(home / "checkpoints", AloneWire(), spec, steps, 1, {}, state, inputs, {})
     result = {"schema": 1, "id": "r-1", "status": "finished", "steps": steps, "test_accuracy": 0.5, "test_loss": 1.5}
     (home / "result.json").write_text(json.dumps(result))
     return module.eval()

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from trainer.shard import GivenUp, Shard
+from trainer.servers.shard import GivenUp, Shard
 from trainer.spec import RunSpec
 
 

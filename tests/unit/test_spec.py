@@ -155,7 +155,7 @@ def test_workers_that_do_not_stop_together_are_not_scored_between_steps():
 
 def test_what_settings_are_called_elsewhere_is_understood():
     from monitor.run.request import NOT_IN_SPEC
-    from trainer.spec import OTHER_WORDS, unknown
+    from trainer.values import OTHER_WORDS, unknown
 
     known = RunSpec.settings_help() | NOT_IN_SPEC
     assert set(OTHER_WORDS.values()) <= set(known) and not set(OTHER_WORDS) & set(known)

@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from trainer.registry import SYNCS, load
 from trainer.spec import RunSpec
 from trainer.sync import batch_norm
 from trainer.sync.all_reduce import AllReduce
+from trainer.sync.base import Sync
 from trainer.sync.buckets import buckets
 from trainer.sync.ring import Ring
-from trainer.wire import Wire
+from trainer.wire.alone import AloneWire
 
 quick = settings(deadline=None, max_examples=50)
 
@@ -39,11 +41,12 @@ def test_tensor_and_flat_are_the_two_ends():
     assert buckets({}, "flat", 25) == []
 
 
-class ThreadWire(Wire):
+class ThreadWire(AloneWire):
     """One rank of n threads: messages go through queues and are counted as the wire counts them."""
 
     def __init__(self, rank: int, queues):
-        super().__init__(rank, len(queues))
+        super().__init__()
+        self.rank, self.world_size = rank, len(queues)
         self.queues = queues
 
     def exchange(self, outgoing, to, incoming, source, what):
@@ -81,7 +84,7 @@ def layers(input_shape):
     nn.init.normal_(plain[0].bias)
     ours = nn.Sequential(kind(input_shape[1]))
     ours.load_state_dict(plain.state_dict())
-    batch_norm.synchronise(ours, Wire(), 1.0)
+    batch_norm.synchronise(ours, AloneWire(), 1.0)
     return plain, ours
 
 
@@ -117,7 +120,7 @@ def test_batch_norm_keeps_bf16_and_channels_last():
 def test_a_batch_norm_deep_inside_keeps_its_name_and_parameters():
     model = nn.ModuleDict({"block": nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))})
     before = dict(model.named_parameters())
-    batch_norm.synchronise(model, Wire(), 1.0)
+    batch_norm.synchronise(model, AloneWire(), 1.0)
     assert {name: id(p) for name, p in model.named_parameters()} == {name: id(p) for name, p in before.items()}
     assert batch_norm.step_bytes(model, 4) == 2 * 2 * 3 / 4 * 16 * 3
 
@@ -137,7 +140,7 @@ def test_a_strategy_that_takes_over_the_state_goes_on_as_if_never_stopped(sync, 
         return [p.grad.clone() for p in strategy.model.parameters()]
 
     model = nn.Sequential(nn.Linear(5, 6), nn.Linear(6, 3))
-    first, second = sync(Wire(), spec), sync(Wire(), spec)
+    first, second = sync(AloneWire(), spec), sync(AloneWire(), spec)
     first.setup(model)
     synchronised(first, 1)
     torch.save(first.state(), tmp_path / "state.pt")
@@ -147,3 +150,9 @@ def test_a_strategy_that_takes_over_the_state_goes_on_as_if_never_stopped(sync, 
         for mine, other in zip(synchronised(first, seed), synchronised(second, seed), strict=True):
             assert torch.equal(mine, other)
     assert first.state().keys() == second.state().keys() != set()
+
+
+@pytest.mark.parametrize("name", [name for name, strategy in SYNCS.items() if strategy.place.startswith("trainer.")])
+def test_a_strategy_says_whether_its_last_word_changes_the_weights(name):
+    strategy = load(SYNCS[name].place)
+    assert strategy.finish_changes_weights == (strategy.finish is not Sync.finish)

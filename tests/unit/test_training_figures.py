@@ -8,12 +8,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from trainer.metrics import SECONDS, NoMetrics, metrics
+from trainer.run.metrics import SECONDS, NoMetrics, metrics
 
 BEGINS = """
 import os
 from trainer.events import Step
-from trainer.metrics import metrics
+from trainer.run.metrics import metrics
 from trainer.spec import RunSpec
 figures = metrics(3)
 """

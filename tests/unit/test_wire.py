@@ -6,12 +6,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from trainer import peers as peers_module
-from trainer import wire as wire_module
-from trainer.peers import SILENT_SECONDS, START_SECONDS, Peers
-from trainer.traffic import DIRECTIONS
-from trainer.wire import Wire
-from trainer.wire_errors import DeadlineExceeded, Mismatch, PeerLost
+from trainer.wire import collectives as wire_module
+from trainer.wire import peers as peers_module
+from trainer.wire.alone import AloneWire
+from trainer.wire.collectives import Wire
+from trainer.wire.errors import DeadlineExceeded, Mismatch, PeerLost
+from trainer.wire.party import Party
+from trainer.wire.peers import SILENT_SECONDS, START_SECONDS, Peers
+from trainer.wire.traffic import DIRECTIONS
 
 
 class Store(dict):
@@ -57,10 +59,15 @@ def beat(ranks):
         p.exchange()
 
 
+def wire_of(rank, n) -> Wire:
+    """A wire whose notes nobody reads."""
+    return Wire(Party(rank, n, Store(), SimpleNamespace(note=lambda *_: None)))
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 16])
 def test_all_reduce_counts_the_ring_and_keeps_fractions_for_later(n, monkeypatch):
     monkeypatch.setattr(wire_module.dist, "all_reduce", lambda *_, **__: None)
-    wire = Wire(0, n, Store(), SimpleNamespace(note=lambda *_: None))
+    wire = wire_of(0, n)
     total = 0
     for _ in range(n):
         wire.all_reduce(torch.zeros(25))
@@ -77,7 +84,7 @@ def test_broadcast_counts_each_receiver_once(n, source, monkeypatch):
     source %= n
     counts = []
     for rank in range(n):
-        wire = Wire(rank, n, Store(), SimpleNamespace(note=lambda *_: None))
+        wire = wire_of(rank, n)
         wire.broadcast(torch.zeros(25), source)
         counts.append(wire.take_bytes())
     assert [received for _, received in counts] == [0 if r == source else 100 for r in range(n)]
@@ -92,7 +99,7 @@ def test_gather_and_scatter_count_what_the_root_receives_and_sends(n, root, monk
     for name in ("gather", "scatter", "all_gather"):
         monkeypatch.setattr(wire_module.dist, name, lambda *_, **__: None)
     for rank in range(n):
-        wire = Wire(rank, n, Store(), SimpleNamespace(note=lambda *_: None))
+        wire = wire_of(rank, n)
         here = rank == root
         assert len(wire.gather(torch.zeros(25), root)) == (n if here else 0)
         assert wire.take_bytes() == ((0, (n - 1) * 100) if here else (100, 0))
@@ -105,7 +112,7 @@ def test_gather_and_scatter_count_what_the_root_receives_and_sends(n, root, monk
 def test_an_exchange_counts_both_ways_by_themselves(monkeypatch):
     for name in ("isend", "irecv"):
         monkeypatch.setattr(wire_module.dist, name, lambda *_, **__: SimpleNamespace(wait=lambda: None))
-    wire = Wire(0, 3, Store(), SimpleNamespace(note=lambda *_: None))
+    wire = wire_of(0, 3)
     wire.exchange(torch.zeros(25), 1, torch.zeros(24, dtype=torch.bfloat16), 2, "test")
     assert wire.take_bytes() == (100, 48)
 
@@ -113,7 +120,7 @@ def test_an_exchange_counts_both_ways_by_themselves(monkeypatch):
 def test_bytes_are_counted_by_collective(monkeypatch):
     for name in ("all_reduce", "broadcast", "all_gather", "gather", "scatter", "isend", "irecv"):
         monkeypatch.setattr(wire_module.dist, name, lambda *_, **__: SimpleNamespace(wait=lambda: None))
-    wire, tensor = Wire(0, 2, Store(), SimpleNamespace(note=lambda *_: None)), torch.zeros(25)
+    wire, tensor = wire_of(0, 2), torch.zeros(25)
     wire.all_reduce(tensor)
     wire.broadcast(tensor)
     wire.all_gather(tensor)
@@ -135,7 +142,7 @@ def test_bytes_are_counted_by_collective(monkeypatch):
 
 def test_what_belongs_to_no_step_is_not_counted(monkeypatch):
     monkeypatch.setattr(wire_module.dist, "all_reduce", lambda *_, **__: None)
-    wire = Wire(0, 3, Store(), SimpleNamespace(note=lambda *_: None))
+    wire = wire_of(0, 3)
     for _ in range(3):
         wire.all_reduce(torch.zeros(1))
         with wire.uncounted():
@@ -143,14 +150,38 @@ def test_what_belongs_to_no_step_is_not_counted(monkeypatch):
     assert wire.take_bytes() == (16, 16)
 
 
-def test_without_a_store_nothing_is_sent():
-    wire = Wire()
+def test_what_failed_is_not_counted_either(monkeypatch):
+    monkeypatch.setattr(wire_module.dist, "all_reduce", lambda *_, **__: None)
+    wire = wire_of(0, 2)
+    wire.all_reduce(torch.zeros(1))
+    wire.waited_seconds = 3.0
+    with pytest.raises(ValueError), wire.uncounted():
+        wire.all_reduce(torch.zeros(1))
+        raise ValueError("a checkpoint that cannot be written")
+    assert (wire.take_bytes(), wire.waited_seconds) == ((4, 4), 3.0)
+
+
+def test_one_rank_alone_meets_itself_at_once_and_sends_nothing():
+    wire = AloneWire()
     tensor = torch.ones(3)
     assert torch.equal(wire.broadcast(wire.all_reduce(tensor)), torch.ones(3))
     (part,), (whole,) = wire.gather(tensor), wire.all_gather(tensor)
     assert torch.equal(part, whole)
     assert torch.equal(wire.scatter(torch.zeros(3), [part]), torch.ones(3))
+    assert torch.equal(wire.exchange(tensor, 0, torch.zeros(3), 0, "test"), torch.ones(3))
+    assert torch.equal(wire.all_reduce_later(tensor).wait()[0], torch.ones(3))
     assert wire.take_bytes() == (0, 0)
+    party = wire.party
+    party.meet("here")
+    party.meet("here")
+    party.compare("the run", {"seed": "1"})
+    assert (party.tell_all("name", "text"), party.published("key"), party.lost) == (["text"], False, {})
+    party.publish("key", "text")
+    assert (party.published("key"), party.read("key")) == (True, "text")
+    with pytest.raises(RuntimeError, match=r"^timed out$"), party.errors("a test"):
+        raise RuntimeError("timed out")
+    assert wire.among([0]) is wire
+    wire.close()
 
 
 @pytest.mark.parametrize(
@@ -166,13 +197,13 @@ def test_without_a_store_nothing_is_sent():
 )
 def test_gloo_errors_become_typed_ones(text, kind):
     suspects = SimpleNamespace(suspect=lambda: (2, "silent"), disagreement=lambda: None)
-    with pytest.raises(kind, match="rank 2: silent") as error, Wire(0, 3, Store(), suspects).errors("a test"):
+    with pytest.raises(kind, match="rank 2: silent") as error, Party(0, 3, Store(), suspects).errors("a test"):
         raise RuntimeError(text)
     assert error.value.suspect_rank == 2
 
 
 def test_other_errors_pass_unchanged():
-    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes"), Wire(0, 2, Store(), None).errors("a test"):
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes"), Party(0, 2, Store(), None).errors("a test"):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
 

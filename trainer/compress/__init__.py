@@ -1,0 +1,1 @@
+"""What travels in place of gradients: one compressor a file."""

@@ -1,0 +1,1 @@
+"""Prepared data sets, and which samples a rank sees in a step."""

@@ -33,7 +33,13 @@ class Batches:
     """
 
     def __init__(
-        self, data: Prepared, batch: int, seed: int, rank: int = 0, world_size: int = 1, shares: tuple | None = None
+        self,
+        data: Prepared,
+        batch: int,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+        shares: tuple[int, ...] | None = None,
     ):
         if len(data.train) < batch:
             raise InputError(f"BATCH={batch}: the training set has {len(data.train)} samples; give a smaller batch")
@@ -42,7 +48,7 @@ class Batches:
         self.mine = weighted_share(batch, rank, shares) if shares else share(batch, rank, world_size)
         self.steps_per_epoch = len(data.train) // batch
         self.seen = np.zeros(len(data.train), dtype=bool)  # by this rank
-        self._order = (0, None)  # epoch and its permutation
+        self._order_epoch, self._order = 0, np.empty(0, dtype=np.int64)  # an epoch, and the order of its samples
 
     def epoch(self, step: int) -> int:
         """The epoch, from 1, that `step` belongs to."""
@@ -51,10 +57,11 @@ class Batches:
     def indices(self, step: int) -> np.ndarray:
         """Indices of this rank's samples in the training set, int64 (b,)."""
         epoch = self.epoch(step)
-        if self._order[0] != epoch:
-            self._order = epoch, np.random.default_rng([self.seed, _ORDER, epoch]).permutation(len(self.data.train))
+        if self._order_epoch != epoch:
+            self._order_epoch = epoch
+            self._order = np.random.default_rng([self.seed, _ORDER, epoch]).permutation(len(self.data.train))
         start = (step - 1) % self.steps_per_epoch * self.batch
-        return self._order[1][start : start + self.batch][self.mine]
+        return self._order[start : start + self.batch][self.mine]
 
     def __call__(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         indices = self.indices(step)
@@ -85,15 +92,15 @@ class OwnPart(Batches):
 
     def indices(self, step: int) -> np.ndarray:
         epoch, total = self.epoch(step), len(self.data.train)
-        if self._order[0] != epoch:
+        if self._order_epoch != epoch:
             dealt = np.random.default_rng([self.seed, _PARTS]).permutation(total)
             mine = np.zeros(total, dtype=bool)
             mine[dealt[share(total, self.rank, self.world_size)]] = True
             order = np.random.default_rng([self.seed, _ORDER, epoch]).permutation(total)
-            self._order = epoch, order[mine[order]]
+            self._order_epoch, self._order = epoch, order[mine[order]]
         size = self.mine.stop - self.mine.start
         start = (step - 1) % self.steps_per_epoch * size
-        return self._order[1][start : start + size]
+        return self._order[start : start + size]
 
 
 def crop_and_flip(images: np.ndarray, rows: np.ndarray, columns: np.ndarray, flips: np.ndarray) -> np.ndarray:

@@ -1,0 +1,1 @@
+"""Models, one family a file, and how a run's model is built."""

@@ -1,0 +1,1 @@
+"""Synchronisation strategies, one file each, and what they share."""

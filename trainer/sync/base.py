@@ -8,7 +8,7 @@ against what the wire counted.
 from trainer.data.batches import Batches
 from trainer.spec import RunSpec
 from trainer.sync import batch_norm
-from trainer.wire import Wire
+from trainer.wire.collectives import Wire
 
 
 class Sync:
@@ -19,11 +19,12 @@ class Sync:
     """
 
     batches = Batches  # how the training data is dealt out
+    finish_changes_weights = False  # whether `finish` writes the weights
     lockstep = True  # the ranks take step k together; otherwise checkpoints on the way are rank 0's alone
 
     def __init__(self, wire: Wire, spec: RunSpec):
         self.wire, self.spec = wire, spec
-        self.steps = spec.steps  # of the whole run; None for EPOCHS, until `begin`
+        self.steps = spec.steps or 0  # of the whole run; 0 for EPOCHS, until `begin`
         self.synchronisations = 0  # how often the replicas were brought together
         self.staleness: float | None = None  # of this step's update, where there is such a thing
 
@@ -54,11 +55,14 @@ class Sync:
 
     def together(self, point: str) -> Wire:
         """Wait for all ranks that are left at this point between two steps, each once; the wire among them."""
-        self.wire.meet(point)
+        self.wire.party.meet(point)
         return self.wire
 
     def finish(self) -> None:
-        """After the last step: bring together what is still apart. Every rank then has the same weights."""
+        """After the last step: bring together what is still apart. Every rank then has the same weights.
+
+        A strategy that writes weights here sets `finish_changes_weights`: checkpoints hold those from before.
+        """
 
     def step_bytes(self, gradient_bytes: int) -> tuple[float, float]:
         """Payload bytes this rank sends and receives in one step, mean over the steps, `finish` included.

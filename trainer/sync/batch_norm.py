@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from trainer.wire import Wire
+from trainer.wire.collectives import Wire
 
 
 def synchronise(model: nn.Module, wire: Wire, weight: float) -> None:
@@ -52,13 +52,18 @@ class SyncBatchNorm(_BatchNorm):
         output, mean, variance, count = _Normalise.apply(
             input, self.weight, self.bias, self.eps, self._wire, self._share
         )
-        if self.track_running_stats:
-            with torch.no_grad():
-                self.num_batches_tracked += 1
-                momentum = self.momentum if self.momentum is not None else 1 / self.num_batches_tracked.item()
-                self.running_mean.lerp_(mean, momentum)
-                self.running_var.lerp_(variance * (count / max(count - 1, 1)), momentum)
+        self._track(mean, variance * (count / max(count - 1, 1)))
         return output
+
+    @torch.no_grad()
+    def _track(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
+        """Draw the running statistics towards the batch's, where the layer has them."""
+        if self.num_batches_tracked is None or self.running_mean is None or self.running_var is None:
+            return
+        self.num_batches_tracked += 1
+        momentum = self.momentum if self.momentum is not None else 1 / self.num_batches_tracked.item()
+        self.running_mean.lerp_(mean, momentum)
+        self.running_var.lerp_(variance, momentum)
 
 
 class _Normalise(torch.autograd.Function):
@@ -82,7 +87,8 @@ class _Normalise(torch.autograd.Function):
         return output, mean, variance, total
 
     @staticmethod
-    def backward(ctx, gradient, *_):
+    def backward(ctx, *gradients):
+        gradient = gradients[0]  # of the output; mean and variance have none
         x, weight, mean, inverse = ctx.saved_tensors
         along = [1, -1] + [1] * (x.dim() - 2)
         gradient32 = gradient.float()

@@ -53,7 +53,7 @@ class Ddp(Sync):
         return self.wire.all_reduce_later(gradients).then(lambda future: future.value()[0])
 
     def backward(self, loss) -> None:
-        with self.wire.errors("backward"):
+        with self.wire.party.errors("backward"):
             loss.backward()
         self.wire.waited_seconds += time.perf_counter() - self._handed_over
         self.synchronisations += 1

@@ -40,7 +40,7 @@ class Diloco(Replicas):
         if self.apart:
             return
         if self.spec.local_steps > 1:
-            self.wire.meet(f"step {step}'s outer step")  # as in local_sgd
+            self.wire.party.meet(f"step {step}'s outer step")  # as in local_sgd
         momentum = self.spec.outer_momentum
         change = self.average(self.outer - flatten(self.weights))
         self.velocity.mul_(momentum).add_(change)
@@ -60,7 +60,7 @@ class Diloco(Replicas):
         return dict(self.model.named_parameters())
 
     def state(self) -> dict:
-        return {"outer": self.outer.clone(), "velocity": self.velocity.clone(), **self.compressor.state_dict()}
+        return {"outer": self.outer.clone(), "velocity": self.velocity.clone()} | self.compressor.state_dict()
 
     def load_state(self, state: dict) -> None:
         self.compressor.load_state_dict(state)

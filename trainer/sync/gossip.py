@@ -7,12 +7,12 @@ from concurrent.futures import TimeoutError as NotYet
 import numpy as np
 import torch
 
-from trainer import survivors
 from trainer.flat import flatten, unflatten
-from trainer.link import FOREVER, Link
-from trainer.peers import EVIDENCE_SECONDS, SILENT_SECONDS
 from trainer.sync.replicas import Replicas
-from trainer.wire import Wire
+from trainer.wire import survivors
+from trainer.wire.collectives import Wire
+from trainer.wire.link import FOREVER, Link
+from trainer.wire.peers import EVIDENCE_SECONDS, SILENT_SECONDS
 
 LOOK_SECONDS = 0.2  # how often a rank that waits for a neighbour looks whether it still lives
 _PAIRS = 5  # a random stream of its own from the seed, beside those of trainer/data/batches.py
@@ -42,35 +42,35 @@ class Gossip(Replicas):
     def setup(self, model):
         module = super().setup(model)
         self.ranks = self.wire  # of all that began; `wire` is of those that are left at the end
-        own, all_of_them = self.wire.rank, range(self.wire.world_size)
-        near = all_of_them if self.spec.topology == "random" else neighbours("ring", own, len(all_of_them))
-        self.links = {rank: Link(self.wire, rank) for rank in near if rank != own}
+        rank, world_size = self.wire.rank, self.wire.world_size
+        near = range(world_size) if self.spec.topology == "random" else neighbours("ring", rank, world_size)
+        self.links = {other: Link(self.wire.party, other) for other in near if other != rank}
         self.waiting = ThreadPoolExecutor(max(1, len(self.links)), "neighbour")
-        self.among: dict[tuple[int, ...], Wire] = {self.wire.ranks: self.wire}
+        self.among: dict[tuple[int, ...], Wire] = {self.wire.party.ranks: self.wire}
         return module
 
     def mix(self, step: int) -> None:
         mine = flatten(self.weights)
         if self.ranks.world_size > 1:
-            self.ranks.note(f"swap of {mine.numel()} float32")  # on every rank, also one without neighbours
-            survivors.spare(self.ranks, self.spec)
-        begun = {rank: self.waiting.submit(_swap, self.links[rank], mine) for rank in self._neighbours(step)}
-        theirs = [weights for rank, job in begun.items() if (weights := self._received(rank, job)) is not None]
+            self.ranks.party.note(f"swap of {mine.numel()} float32")  # on every rank, also one without neighbours
+            survivors.spare(self.ranks.party, self.spec)
+        swaps = {rank: self.waiting.submit(_swap, self.links[rank], mine) for rank in self._neighbours(step)}
+        theirs = [weights for rank, swap in swaps.items() if (weights := self._received(rank, swap)) is not None]
         # A swap with one that is lost may still be reading `mine`.
-        total = mine.clone() if len(theirs) < len(begun) else mine
+        total = mine.clone() if len(theirs) < len(swaps) else mine
         for weights in theirs:
             total.add_(weights)
         unflatten(total.div_(1 + len(theirs)), self.weights)
         self.apart = True
         self.synchronisations += 1
 
-    def _received(self, rank: int, job: Future) -> torch.Tensor | None:
+    def _received(self, rank: int, swap: Future) -> torch.Tensor | None:
         """What this neighbour sent; None when it is lost, from now on. Raises WireError."""
         began, deadline = time.monotonic(), self.spec.deadline_seconds
-        with self.ranks.errors(f"a swap with rank {rank}"):
+        with self.ranks.party.errors(f"a swap with rank {rank}"):
             while True:
                 try:
-                    weights = job.result(LOOK_SECONDS)
+                    weights = swap.result(LOOK_SECONDS)
                     self.ranks.count("swap", *self.links[rank].take_bytes())
                     return weights
                 except NotYet:
@@ -82,13 +82,13 @@ class Gossip(Replicas):
                     if not why:
                         raise error
                 if why:
-                    survivors.report(self.ranks, rank, why)
+                    survivors.report(self.ranks.party, rank, why)
                     del self.links[rank]
                     return None
 
     def _lost(self, rank: int, silent_seconds: float, patience: float = 0.0) -> str | None:
         """Why a neighbour is lost, after some patience; None: it is not, or cannot be done without."""
-        peers, until = self.ranks.peers, time.monotonic() + patience
+        peers, until = self.ranks.party.peers, time.monotonic() + patience
         while rank in peers.expendable:
             if (why := peers.absent(rank, silent_seconds)) or time.monotonic() > until:
                 return why
@@ -98,7 +98,7 @@ class Gossip(Replicas):
     def together(self, point: str) -> Wire:
         if self.ranks.world_size == 1 or not self.apart:  # alone, or nobody can have been lost yet
             return super().together(point)
-        wire = survivors.left(self.ranks, self.spec, point, self.among)
+        wire = survivors.regroup(self.ranks, self.spec, point, self.among)
         wire.take_bytes()  # what it was used for before
         return wire
 

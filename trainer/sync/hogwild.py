@@ -39,7 +39,7 @@ class Hogwild(Sync):
             if self.wire.rank == 0:
                 view.copy_(parameter.detach())
             parameter.data = view
-        self.wire.meet("shared weights")
+        self.wire.party.meet("shared weights")
         if self.wire.rank == 0:
             os.close(self._file)  # the mappings stay
         return super().setup(model)
@@ -50,10 +50,9 @@ class Hogwild(Sync):
             self._file = os.memfd_create("syncbed-weights")
             os.ftruncate(self._file, 4 * length)
             path = f"/proc/{os.getpid()}/fd/{self._file}"
-            if self.wire.store is not None:
-                self.wire.store.set("shared weights", path)
+            self.wire.party.publish("shared weights", path)
         else:
-            path = self.wire.store.get("shared weights").decode()
+            path = self.wire.party.read("shared weights")
         return torch.from_file(path, shared=True, size=length, dtype=torch.float32)
 
     def step_bytes(self, gradient_bytes: int) -> tuple[float, float]:

@@ -22,7 +22,8 @@ class LocalSgd(Replicas):
         if self.apart:
             return
         if self.spec.local_steps > 1:
-            self.wire.meet(f"step {step}'s average")  # unequal nodes are far apart after H steps: no matter of DEADLINE
+            # Unequal nodes are far apart after H steps: no matter of DEADLINE.
+            self.wire.party.meet(f"step {step}'s average")
         average(self.weights + momentum(self.optimizer, self.weights), self.wire)
         self.synchronisations += 1
 

@@ -1,7 +1,7 @@
 """Parameter servers, each worker at its own pace."""
 
-from trainer import survivors
 from trainer.sync.ps_sync import PsSync
+from trainer.wire import survivors
 
 
 class PsAsync(PsSync):
@@ -24,7 +24,7 @@ class PsAsync(PsSync):
 
     def synchronise(self) -> None:
         super().synchronise()
-        survivors.spare(self.wire, self.spec)
+        survivors.spare(self.wire.party, self.spec)
 
     def _meet(self) -> None:
-        self.wire = survivors.left(self.wire, self.spec, survivors.END, {})
+        self.wire = survivors.regroup(self.wire, self.spec, survivors.END, {})

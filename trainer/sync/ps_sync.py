@@ -2,13 +2,13 @@
 
 import torch
 
-from trainer import survivors
 from trainer.compress.base import compressor
 from trainer.flat import flatten, unflatten
 from trainer.layout import SERVER, roles
-from trainer.link import DONE, HEAD_BYTES, LAST, LOAD, NOTHING, PULL, PUSH, STATE, Link, head, taken
-from trainer.parts import empty, pieces, weights
 from trainer.sync.base import Sync
+from trainer.sync.parts import empty, pieces, weights
+from trainer.wire import survivors
+from trainer.wire.link import DONE, HEAD_BYTES, LAST, LOAD, NOTHING, PULL, PUSH, STATE, Link, head, last_weights_key
 
 COMPRESSOR = "compressor/"  # before the names of what the compressor keeps
 
@@ -18,24 +18,26 @@ class PsSync(Sync):
 
     After backward every worker sends each of the SERVERS its part of the gradient. A server waits for all workers, adds
     in rank order, updates its part and sends it back to all: one SGD step on the joined batch. Momentum and weight
-    decay are the servers'. Source: Li et al., OSDI 2014; the server's side is trainer/shard.py and trainer/server.py.
+    decay are the servers'. Source: Li et al., OSDI 2014; the server's side is trainer/servers/.
     Bytes per step: a worker sends S and receives S; a server of the part P of S receives n * P and sends n * P, and
     every message has a head of 16 bytes. So, in all, a worker sends S + 16 * SERVERS and receives as much. Once more,
     after the last step, it sends 32 * SERVERS and receives S + 16 * SERVERS.
     COMPRESS makes what is pushed smaller, from point to point (see trainer/compress/); weights come back as they are.
     """
 
+    finish_changes_weights = True
+
     def setup(self, model):
         module = super().setup(model)
         self.compressor = compressor(self.spec)
         self.parts = weights(model, self.spec.servers)
-        self.links = [Link(self.wire, rank) for rank in roles(self.spec)[SERVER]]
+        self.links = [Link(self.wire.party, rank) for rank in roles(self.spec)[SERVER]]
         self.versions = [0] * len(self.links)  # how many updates the weights of each part have had
         return module
 
     def synchronise(self) -> None:
         gradients = pieces(self.weighted_gradients(), len(self.parts))
-        self.wire.note("push to the servers")  # the one behind in these is who the others wait for
+        self.wire.party.note("push to the servers")  # the one behind in these is who the others wait for
         self.staleness = self._exchange(PUSH, [[self.compressor.encode(part)] for part in gradients])
         self.synchronisations += 1
 
@@ -43,9 +45,9 @@ class PsSync(Sync):
         """Send each server a request and the messages for it, and take its part of the weights. Returns the staleness
         that the servers counted, the mean over them.
         """
-        with self.wire.errors("an exchange with the servers"):
-            asked = zip(self.links, self.versions, messages, strict=True)
-            sendings = [link.send(head(what, version), *message) for link, version, message in asked]
+        with self.wire.party.errors("an exchange with the servers"):
+            requests = zip(self.links, self.versions, messages, strict=True)
+            sendings = [link.send(head(what, version), *message) for link, version, message in requests]
             staleness = [self._take(i) for i in range(len(self.links))]
             for sending in sendings:
                 sending.wait()
@@ -59,7 +61,7 @@ class PsSync(Sync):
         self.links[i].receive(answer)
         self.versions[i], staleness = answer.tolist()
         if self.versions[i] == NOTHING:
-            raise survivors.GivenUp(f"the servers went on without this worker: {survivors.reason(self.wire)}")
+            raise survivors.GivenUp(f"the servers went on without this worker: {survivors.reason(self.wire.party)}")
         self.links[i].receive(flat)
         unflatten(flat, self.parts[i].values())
         return staleness
@@ -69,15 +71,15 @@ class PsSync(Sync):
 
     def finish(self) -> None:
         """Wait for the other workers, then take the weights that are left when all have pushed for the last time."""
-        with self.wire.errors("the last word to the servers"):
+        with self.wire.party.errors("the last word to the servers"):
             for link in self.links:
                 link.send(head(DONE)).wait()
         self._meet()
         self._exchange(LAST, [[] for _ in self.links])
-        self.wire.root.set(taken(self.wire.ranks[self.wire.rank]), "")
+        self.wire.party.publish(last_weights_key(self.wire.party.global_rank), "")
 
     def _meet(self) -> None:
-        self.wire.meet("the last push")
+        self.wire.party.meet("the last push")
 
     def step_bytes(self, gradient_bytes: int) -> tuple[float, float]:
         heads = len(self.parts) * HEAD_BYTES
@@ -91,7 +93,7 @@ class PsSync(Sync):
         if self.wire.rank == 0:
             for i, (link, part) in enumerate(zip(self.links, self.parts, strict=True)):
                 momentum = empty(part)
-                with self.wire.errors("taking the servers' momentum"):
+                with self.wire.party.errors("taking the servers' momentum"):
                     link.send(head(STATE)).wait()
                     link.receive(momentum)
                 link.take_bytes()
@@ -103,9 +105,9 @@ class PsSync(Sync):
         self.compressor.load_state_dict(kept)
         if self.wire.rank == 0:  # the servers began with the weights of a new run
             for i, (link, part) in enumerate(zip(self.links, self.parts, strict=True)):
-                with self.wire.errors("giving the servers their state"):
+                with self.wire.party.errors("giving the servers their state"):
                     link.send(head(LOAD), flatten(part.values()), state[f"momentum/{i}"]).wait()
                     link.receive(head())
-        self.wire.meet("the servers' state")
+        self.wire.party.meet("the servers' state")
         self.versions = [-1] * len(self.links)  # whatever the servers have is newer
         self._exchange(PULL, [[] for _ in self.links])

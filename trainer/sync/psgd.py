@@ -13,7 +13,7 @@ class Psgd(Replicas):
     Bytes per step per rank: 0, and 2(n-1)/n * S once after the last step, as many received. A checkpoint on the
     way holds the average of that moment, with which nobody goes on.
 
-    TRANSPORT=mpi: the average is MPI's all-reduce, over MPICH's ring, whose bytes are the same (trainer/mpi.py).
+    TRANSPORT=mpi: the average is MPI's all-reduce, over MPICH's ring, whose bytes are the same (trainer/wire/mpi.py).
 
     Momentum is each worker's own and is not averaged; batch-norm statistics are each worker's own until the end, when
     evaluation takes their mean.

@@ -14,11 +14,12 @@ class Replicas(Sync):
     momentum are in its own file.
     """
 
+    finish_changes_weights = True
     apart = False  # whether the weights of the ranks may differ
 
     def finish(self) -> None:
         if self.apart:
-            self.wire.meet("the last average")  # a slow rank's last steps are not cut short by the deadline
+            self.wire.party.meet("the last average")  # a slow rank's last steps are not cut short by the deadline
             self.join()
 
     def join(self) -> None:

@@ -10,7 +10,7 @@ import threading
 import torch
 
 from trainer.spec import RunSpec
-from trainer.survivors import GivenUp
+from trainer.wire.survivors import GivenUp
 
 
 class Shard:

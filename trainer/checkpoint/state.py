@@ -9,22 +9,21 @@ import json
 import torch
 
 from trainer.flat import flatten, unflatten
-from trainer.wire import Wire
+from trainer.wire.collectives import Wire
 
 MODEL_PART, OPTIMIZER_PART, SYNC_PART = "model/", "optimizer/", "sync/"
 
 
 def capture(run) -> dict:
-    """The state of a trainer.loop.Run, flat: names to tensors (not copies) and plain values."""
-    moving = run.optimizer.state_dict()["state"]
-    return {
-        **{MODEL_PART + name: value for name, value in run.model.state_dict().items()},
-        **{f"{OPTIMIZER_PART}{i}/{name}": value for i, own in moving.items() for name, value in own.items()},
-        **{SYNC_PART + name: value for name, value in run.sync.state().items()},
-        "seen": torch.from_numpy(run.batches.seen),
-        "random": torch.get_rng_state(),
-        "synchronisations": run.sync.synchronisations,
-    }
+    """The state of a trainer.run.loop.Run, flat: names to tensors (not copies) and plain values."""
+    state = {MODEL_PART + name: value for name, value in run.model.state_dict().items()}
+    for i, values in run.optimizer.state_dict()["state"].items():
+        state |= {f"{OPTIMIZER_PART}{i}/{name}": value for name, value in values.items()}
+    state |= {SYNC_PART + name: value for name, value in run.sync.state().items()}
+    state["seen"] = torch.from_numpy(run.batches.seen)
+    state["random"] = torch.get_rng_state()
+    state["synchronisations"] = run.sync.synchronisations
+    return state
 
 
 def restore(run, state: dict) -> None:
@@ -43,7 +42,7 @@ def restore(run, state: dict) -> None:
     torch.set_rng_state(state["random"].clone())
 
 
-def brought_together(model, wire: Wire) -> dict:
+def merge_states(model, wire: Wire) -> dict:
     """The model's state as one for all ranks; every rank gets the same. The model itself is not touched.
 
     What all ranks hold alike stays to the last bit. Of what differs, floating-point values become their mean over the
@@ -53,8 +52,8 @@ def brought_together(model, wire: Wire) -> dict:
     state = model.state_dict()
     if wire.world_size == 1:
         return state
-    said = wire.tell_all("model", json.dumps([digest(value) for value in state.values()]))
-    alike = [len(set(digests)) == 1 for digests in zip(*map(json.loads, said), strict=True)]
+    digests_of_ranks = wire.party.tell_all("model", json.dumps([digest(value) for value in state.values()]))
+    alike = [len(set(digests)) == 1 for digests in zip(*map(json.loads, digests_of_ranks), strict=True)]
     apart = [n for (n, v), equal in zip(state.items(), alike, strict=True) if not equal and v.is_floating_point()]
     if not apart:
         return state
@@ -69,9 +68,9 @@ def digest(value) -> str:
     """Equal for equal values, to the last bit. 16 hexadecimal digits of SHA-256."""
     if not torch.is_tensor(value):
         return repr(value)
-    made = hashlib.sha256(f"{value.dtype} {tuple(value.shape)}".encode())
-    made.update(value.detach().flatten().view(torch.uint8).numpy())  # in logical order, whatever the memory format
-    return made.hexdigest()[:16]
+    sha256 = hashlib.sha256(f"{value.dtype} {tuple(value.shape)}".encode())
+    sha256.update(value.detach().flatten().view(torch.uint8).numpy().data)  # in logical order in any memory format
+    return sha256.hexdigest()[:16]
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -24,11 +24,15 @@ class Window:
 
     def bytes(self) -> tuple[int, int]:
         """Sent and received so far."""
-        return tuple(now - before for now, before in zip(self._read(), self._began, strict=True))
+        sent, received = self._read()
+        return sent - self._began[0], received - self._began[1]
 
     @contextmanager
     def left_out(self):
         """What the interface carries in here is not counted, as with Wire.uncounted."""
-        before = self.bytes()
-        yield
-        self._began = tuple(now - kept for now, kept in zip(self._read(), before, strict=True))
+        sent_before, received_before = self.bytes()
+        try:
+            yield
+        finally:
+            sent, received = self._read()
+            self._began = sent - sent_before, received - received_before

@@ -11,19 +11,20 @@ from collections.abc import Callable
 
 import torch
 
-from trainer import events, survivors
+from trainer import events
 from trainer.compress.base import compressor
 from trainer.data.prepared import Prepared
 from trainer.flat import flatten, split
-from trainer.interface import Window
 from trainer.layout import EVALUATOR, SERVER, WORKER, roles
-from trainer.link import DONE, FOREVER, LAST, LOAD, NOTHING, PULL, PUSH, STATE, Link, head, taken
-from trainer.loop import begin, length, ready
-from trainer.parts import weights
 from trainer.registry import SYNCS
-from trainer.shard import Shard
+from trainer.run.start import begin, length, ready
+from trainer.servers.shard import Shard
 from trainer.spec import RunSpec
-from trainer.wire import Wire
+from trainer.sync.parts import weights
+from trainer.wire import survivors
+from trainer.wire.collectives import Wire
+from trainer.wire.interface import Window
+from trainer.wire.link import DONE, FOREVER, LAST, LOAD, NOTHING, PULL, PUSH, STATE, Link, head, last_weights_key
 
 WATCH_SECONDS = 0.2
 
@@ -32,15 +33,16 @@ class Server:
     """One parameter server: a thread for each rank that asks, and this one, which watches over them."""
 
     def __init__(self, spec: RunSpec, data: Prepared, wire: Wire, tell: Callable[[events.Event], None]):
-        self.spec, self.wire, self.tell = spec, wire, tell
+        self.spec, self.rank, self.party, self.tell = spec, wire.rank, wire.party, tell
         self.survives = SYNCS[spec.sync].survives_lost_workers
         model, ranks = begin(spec, data, wire), roles(spec)
         self.pieces = weights(model, spec.servers)[ranks[SERVER].index(wire.rank)]
         self.shard = Shard(flatten(self.pieces.values()), spec, spec.staleness if self.survives else 0)
         self.compressor = compressor(spec)
-        self.workers, self.wire.peers.alike = ranks[WORKER], {wire.rank}
+        self.workers = ranks[WORKER]
+        self.party.peers.alike = {self.rank}  # it takes part in no collective
         self.interface = Window()  # before there are links: a worker pushes as soon as it has its own
-        self.links = {rank: Link(wire, rank) for rank in ranks[WORKER] + ranks[EVALUATOR]}
+        self.links = {rank: Link(wire.party, rank) for rank in ranks[WORKER] + ranks[EVALUATOR]}
         self._broken: list[tuple[int, Exception]] = []
         self._news = threading.Event()
         tell(ready(wire.rank, data, model, *length(spec, data)))
@@ -55,13 +57,13 @@ class Server:
             self._news.clear()
             self._look()
         if self.survives:
-            survivors.settled(self.wire)
-        self.wire.until(self._all_taken, "the last weights")  # until then they are on their way, counted by nobody
+            survivors.read_lost(self.party)
+        self.party.until(self._all_taken, "the last weights")  # until then they are on their way, counted by nobody
         interface = self.interface.bytes()
         sent, received = map(sum, zip(*(link.take_bytes() for link in self.links.values()), strict=True))
         self.tell(
             events.Served(
-                rank=self.wire.rank,
+                rank=self.rank,
                 updates=self.shard.updates,
                 sent_bytes=sent,
                 received_bytes=received,
@@ -71,17 +73,17 @@ class Server:
         )
 
     def _all_taken(self) -> bool:
-        left = [rank for rank in self.workers if rank not in self.shard.lost]
-        return self.wire.root.check([taken(rank) for rank in left])
+        workers = [rank for rank in self.workers if rank not in self.shard.lost]
+        return self.party.published(*map(last_weights_key, workers))
 
     def _look(self) -> None:
         """Go on without workers that are lost, once training has begun and where that is to be; else raise."""
-        peers = self.wire.peers
+        peers = self.party.peers
         if self.survives and self.shard.steps:
-            survivors.spare(self.wire, self.spec)
+            survivors.spare(self.party, self.spec)
         for rank, error in list(self._broken):
             if rank not in peers.expendable or not isinstance(error, RuntimeError):  # Gloo's errors are RuntimeErrors
-                with self.wire.errors(f"serving rank {rank}"):
+                with self.party.errors(f"serving rank {rank}"):
                     raise error
             self._drop(rank, f"its connection failed ({' '.join(str(error).split())[:200]})")
         for rank in peers.expendable:
@@ -90,7 +92,7 @@ class Server:
 
     def _drop(self, rank: int, reason: str) -> None:
         if rank not in self.shard.lost:
-            survivors.report(self.wire, rank, reason)
+            survivors.report(self.party, rank, reason)
             self.shard.drop(rank, reason)
 
     def _attend(self, rank: int) -> None:
@@ -105,9 +107,9 @@ class Server:
 
     def _answer(self, link: Link) -> bool:
         """Answer one request. Returns whether more are to come."""
-        asked, weights = head(), torch.empty_like(self.shard.weights)
-        link.receive(asked, patience=FOREVER)
-        what, version = asked.tolist()
+        request, weights = head(), torch.empty_like(self.shard.weights)
+        link.receive(request, patience=FOREVER)
+        what, version = request.tolist()
         if what == PUSH:
             gradient = self._gradient(link, weights)
             try:

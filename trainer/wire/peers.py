@@ -23,7 +23,7 @@ class Peer:
     beat: int = -1  # -1: not seen yet
     seen: float = 0.0  # when its beat last changed, on this rank's monotonic clock
     at: tuple[int, str] = (0, "start-up")  # its latest collective: sequence number and description
-    left: dict | None = None  # its farewell: {"kind", "message", "suspect"}
+    farewell: dict | None = None  # {"kind", "message", "suspect"}, once it has given up
 
 
 class Peers:
@@ -72,19 +72,19 @@ class Peers:
                 for peer in self.others.values():
                     peer.seen = self.clock()
 
-    def exchange(self, left: dict | None = None) -> None:
+    def exchange(self, farewell: dict | None = None) -> None:
         """Publish this rank's beat and read the others'."""
         self.awake()
         self._beat += 1
-        self.store.set(f"beat/{self.rank}", json.dumps({"beat": self._beat, "left": left}))
+        self.store.set(f"beat/{self.rank}", json.dumps({"beat": self._beat, "farewell": farewell}))
         here = [r for r, p in self.others.items() if p.beat >= 0 or self.store.check([f"beat/{r}"])]
         keys = [f"{what}/{r}" for r in here for what in ("beat", "at")]
         values = [json.loads(text) for text in self.store.multi_get(keys)] if keys else []
-        for r, said, at in zip(here, values[::2], values[1::2], strict=True):
+        for r, news, (sequence, what) in zip(here, values[::2], values[1::2], strict=True):
             peer = self.others[r]
-            if said["beat"] != peer.beat:
-                peer.beat, peer.seen = said["beat"], self.clock()
-            peer.at, peer.left = tuple(at), said["left"]
+            if news["beat"] != peer.beat:
+                peer.beat, peer.seen = news["beat"], self.clock()
+            peer.at, peer.farewell = (sequence, what), news["farewell"]
         self._answered = self.clock()
 
     def leave(self, kind: str, message: str, suspect: int | None, linger: bool = True) -> None:
@@ -111,7 +111,7 @@ class Peers:
     def _unaware(self) -> bool:
         """Whether a rank still runs that has not left."""
         now = self.clock()
-        return any(p.beat >= 0 and p.left is None and now - p.seen < SILENT_SECONDS for p in self.others.values())
+        return any(p.beat >= 0 and p.farewell is None and now - p.seen < SILENT_SECONDS for p in self.others.values())
 
     def awake(self) -> bool:
         """Whether this process has run on without a break for so long that it knows how old the others' beats are: on a
@@ -131,7 +131,7 @@ class Peers:
         now = self.clock()
         if self.rank != 0 and (self.store_lost or now - self._answered > seconds):
             return 0, now - self._answered
-        ages = [(now - p.seen, r) for r, p in self._needed() if p.beat >= 0 and p.left is None]
+        ages = [(now - p.seen, r) for r, p in self._needed() if p.beat >= 0 and p.farewell is None]
         age, rank = max(ages, default=(0.0, -1))
         return (rank, age) if age > seconds else None
 
@@ -142,8 +142,8 @@ class Peers:
         """Why a rank must be taken for lost: it gave up, or showed no beat for over `seconds`. None: it is there."""
         peer = self.others[rank]
         age = self._answered - peer.seen  # while the store does not answer, nobody's beats can be seen
-        if peer.left:
-            return f"it gave up: {peer.left['message']}"
+        if peer.farewell:
+            return f"it gave up: {peer.farewell['message']}"
         silent = self.awake() and peer.beat >= 0 and age > seconds and not self._stopping.is_set()
         return f"no sign of life for {age:.0f} s" if silent else None
 
@@ -163,14 +163,14 @@ class Peers:
 
     def gone(self) -> tuple[int, str] | None:
         """A rank that gave up, or that such a rank blames, and what was said about it."""
-        left = {r: p.left for r, p in self._needed() if p.left}
-        for r, said in left.items():  # first those that failed by themselves
-            if said["kind"] in ("own", "input"):
-                return r, said["message"]
-        for said in left.values():
-            if said["suspect"] not in {None, self.rank, *self.expendable}:
-                return said["suspect"], said["message"]
-        return next(((r, said["message"]) for r, said in left.items()), None)
+        farewells = {r: p.farewell for r, p in self._needed() if p.farewell}
+        for r, farewell in farewells.items():  # first those that failed by themselves
+            if farewell["kind"] in ("own", "input"):
+                return r, farewell["message"]
+        for farewell in farewells.values():
+            if farewell["suspect"] not in {None, self.rank, *self.expendable}:
+                return farewell["suspect"], farewell["message"]
+        return next(((r, farewell["message"]) for r, farewell in farewells.items()), None)
 
     def disagreement(self) -> tuple[int, str] | None:
         """A rank whose collective is not what most ranks began at that place of the sequence, and both, in words."""
@@ -194,8 +194,8 @@ class Peers:
                 until = min(self.clock() + EVIDENCE_SECONDS, latest)
             if gone := self.gone():
                 return gone
-            if awake and (found := self.silent(SILENT_SECONDS)):
-                return found[0], f"no sign of life for {found[1]:.1f} s"
+            if awake and (silence := self.silent(SILENT_SECONDS)):
+                return silence[0], f"no sign of life for {silence[1]:.1f} s"
             if self.clock() > until:
                 break
             time.sleep(0.1)

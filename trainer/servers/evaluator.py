@@ -5,18 +5,21 @@ from collections.abc import Callable
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from trainer import events, survivors
+from trainer import events
 from trainer.data.batches import Batches
 from trainer.data.prepared import Prepared
-from trainer.evaluate import evaluate
 from trainer.flat import unflatten
 from trainer.layout import SERVER, roles
-from trainer.link import FOREVER, NOTHING, PULL, Link, head
-from trainer.loop import autocast, begin, length, ready
-from trainer.parts import empty, weights
+from trainer.models.build import autocast
 from trainer.registry import SYNCS
+from trainer.run.evaluate import evaluate
+from trainer.run.start import begin, length, ready
 from trainer.spec import RunSpec
-from trainer.wire import Wire
+from trainer.sync.parts import empty, weights
+from trainer.wire import survivors
+from trainer.wire.alone import AloneWire
+from trainer.wire.collectives import Wire
+from trainer.wire.link import FOREVER, NOTHING, PULL, Link, head
 
 
 def watch(spec: RunSpec, data: Prepared, wire: Wire, tell: Callable[[events.Event], None]) -> None:
@@ -26,12 +29,12 @@ def watch(spec: RunSpec, data: Prepared, wire: Wire, tell: Callable[[events.Even
     """
     model, ranks = begin(spec, data, wire), roles(spec)[SERVER]
     images, _ = Batches(data, spec.batch, spec.seed)(1)
-    wire.peers.alike = {wire.rank}
-    links = {Link(wire, rank): part for rank, part in zip(ranks, weights(model, spec.servers), strict=True)}
+    wire.party.peers.alike = {wire.rank}
+    links = {Link(wire.party, rank): part for rank, part in zip(ranks, weights(model, spec.servers), strict=True)}
     tell(ready(wire.rank, data, model, *length(spec, data)))
     versions = dict.fromkeys(links, -1)
     while versions:
-        with wire.errors("pulling weights from the servers"):
+        with wire.party.errors("pulling weights from the servers"):
             for link, version in versions.items():
                 link.send(head(PULL, version)).wait()
             answers = {link: _pull(link, links[link]) for link in versions}
@@ -39,15 +42,15 @@ def watch(spec: RunSpec, data: Prepared, wire: Wire, tell: Callable[[events.Even
         if len(versions) == len(links):
             updates, step = next(iter(answers.values()))
             if step and SYNCS[spec.sync].survives_lost_workers:
-                survivors.spare(wire, spec)
+                survivors.spare(wire.party, spec)
             estimate_statistics(model, images)
-            score = evaluate(model, data, Wire(), autocast(spec))
+            score = evaluate(model, data, AloneWire(), autocast(spec))
             figures = {"samples": score.samples, "loss": score.loss, "accuracy": score.accuracy}
             tell(events.Monitored(rank=wire.rank, step=step, updates=updates, **figures))
     sent, received = map(sum, zip(*(link.take_bytes() for link in links), strict=True))
     tell(events.Watched(rank=wire.rank, sent_bytes=sent, received_bytes=received))
     if SYNCS[spec.sync].survives_lost_workers:
-        survivors.settled(wire)
+        survivors.read_lost(wire.party)
 
 
 def _pull(link: Link, part: dict[str, torch.Tensor]) -> tuple[int, int]:
@@ -57,7 +60,8 @@ def _pull(link: Link, part: dict[str, torch.Tensor]) -> tuple[int, int]:
         flat = empty(part)
         link.receive(flat)
         unflatten(flat, part.values())
-    return tuple(answer.tolist())
+    updates, step = answer.tolist()
+    return updates, step
 
 
 def estimate_statistics(model: torch.nn.Module, images: torch.Tensor) -> None:

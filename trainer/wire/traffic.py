@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 SENT, RECEIVED = DIRECTIONS = ("sent", "received")
-Taken = dict[tuple[str, str], int]  # whole bytes by (collective, direction)
+Amounts = dict[tuple[str, str], int]  # whole bytes by (collective, direction)
 
 
 class Traffic:
@@ -17,11 +17,11 @@ class Traffic:
         for direction, amount in zip(DIRECTIONS, (sent, received), strict=True):
             self._bytes[collective, direction] = self._bytes.get((collective, direction), 0) + amount
 
-    def take(self) -> Taken:
+    def take(self) -> Amounts:
         """What has been added since the last call; a rest of a fraction of a byte waits for the next."""
-        taken = {key: whole for key, amount in self._bytes.items() if (whole := int(amount))}
-        self._bytes = {key: amount - taken.get(key, 0) for key, amount in self._bytes.items()}
-        return taken
+        amounts = {key: whole for key, amount in self._bytes.items() if (whole := int(amount))}
+        self._bytes = {key: amount - amounts.get(key, 0) for key, amount in self._bytes.items()}
+        return amounts
 
     def copy(self) -> "Traffic":
         """As it is now."""
@@ -30,7 +30,7 @@ class Traffic:
         return other
 
 
-def total(taken: Taken) -> tuple[int, int]:
+def total(amounts: Amounts) -> tuple[int, int]:
     """Bytes sent and received, over all collectives."""
-    sent, received = (sum(n for (_, way), n in taken.items() if way == direction) for direction in DIRECTIONS)
+    sent, received = (sum(n for (_, way), n in amounts.items() if way == direction) for direction in DIRECTIONS)
     return sent, received

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from trainer.data.batches import evaluation_batches
 from trainer.data.prepared import Prepared
-from trainer.wire import Wire
+from trainer.wire.collectives import Wire
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def evaluate(
             confusion += torch.bincount(labels * classes + logits.argmax(1), minlength=classes * classes)
             if scored:
                 scored(len(labels))
-    wire.meet(when)
+    wire.party.meet(when)
     sums = wire.all_reduce(torch.cat([torch.tensor([loss], dtype=torch.float64), confusion.double()]))
     confusion = sums[1:].round().long().view(classes, classes)
     return Score(sums[0].item() / int(confusion.sum()), confusion)

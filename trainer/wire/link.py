@@ -7,9 +7,9 @@ group for each pair, a peer that is lost breaks nothing but the link to it.
 from datetime import timedelta
 
 import torch
-import torch.distributed as dist
 
-from trainer.wire import Wire
+from trainer.wire.gloo import PrefixStore, gloo_group
+from trainer.wire.party import Party
 
 FOREVER = timedelta(days=365)
 
@@ -18,35 +18,36 @@ class Link:
     """This rank's end. Messages arrive in the order they were sent in. Both ends are made at the same time.
 
     Bytes are counted on this link alone: several links of one rank may be in use at once, each by its own thread.
-    What Gloo raises passes as it is: whose fault it was is for the caller to find out (Wire.errors).
+    What Gloo raises passes as it is: whose fault it was is for the caller to find out (Party.errors).
     """
 
-    def __init__(self, wire: Wire, other: int):
-        self.wire, self.other = wire, other
+    def __init__(self, party: Party, other: int):
+        self.party, self.other = party, other
         self.sent = self.received = 0  # bytes of payload
-        me = wire.ranks[wire.rank]
+        me = party.global_rank
         name = f"link {min(me, other)}-{max(me, other)}"
-        with wire.errors(f"connecting to rank {other}"):
-            store = dist.PrefixStore(name, wire.root)
-            self._pair = dist.ProcessGroupGloo(store, int(me > other), 2, timedelta(seconds=wire.deadline))
+        with party.errors(f"connecting to rank {other}"):
+            store = PrefixStore(name, party.root)
+            self._pair = gloo_group(store, int(me > other), 2, party.deadline_seconds)
         self._far = int(me < other)
+        self._deadline = timedelta(seconds=party.deadline_seconds)
 
     def take_bytes(self) -> tuple[int, int]:
         """Payload bytes sent and received since the last call."""
-        taken = self.sent, self.received
+        sent, received = self.sent, self.received
         self.sent = self.received = 0
-        return taken
+        return sent, received
 
     def send(self, *messages: torch.Tensor) -> "Sending":
         """Begin to send. The messages must be left alone until the result's `wait` has returned."""
         works = [self._pair.send([message], self._far, 0) for message in messages]
         self.sent += sum(message.nbytes for message in messages)
-        return Sending(works, timedelta(seconds=self.wire.deadline), messages)
+        return Sending(works, self._deadline, messages)
 
     def receive(self, *messages: torch.Tensor, patience: timedelta | None = None) -> None:
         """Fill the messages with what the other end sends. Waits for DEADLINE unless `patience` says how long."""
         for message in messages:
-            self._pair.recv([message], self._far, 0).wait(patience or timedelta(seconds=self.wire.deadline))
+            self._pair.recv([message], self._far, 0).wait(patience or self._deadline)
             self.received += message.nbytes
 
 
@@ -63,13 +64,13 @@ class Sending:
             work.wait(self._patience)
 
 
-# What is asked over a link to a server, see trainer/server.py.
+# Requests over a link to a server, see trainer/servers/server.py.
 PUSH, DONE, LAST, PULL, STATE, LOAD = range(6)
 NOTHING = -1  # in place of a number of updates: no weights follow
 HEAD_BYTES = 16
 
 
-def taken(worker: int) -> str:
+def last_weights_key(worker: int) -> str:
     """Where in the store a worker says that it has the last weights."""
     return f"taken/{worker}"
 

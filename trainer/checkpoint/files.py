@@ -3,7 +3,7 @@
 torch.load("checkpoints/step-000040/model.pt", weights_only=True)
     -> {"schema", "spec", "step", "epoch", "model", "inputs"}
 
-A rank's state is one flat dictionary of tensors and plain values (trainer/state.py). Where ranks hold the same, it is
+A rank's state is one flat dictionary of tensors and plain values (state.py). Where ranks hold the same, it is
 written once: rank 0's file leaves out what model.pt holds, the other files leave out what rank 0's state holds.
 """
 
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import torch
 
+from trainer.checkpoint.state import MODEL_PART, digest, same
 from trainer.checkpoint_folder import COMPLETE, MODEL, SCHEMA, Complete, DamagedError, name_of, rank_file, verify
 from trainer.data.prepared import InputError
 from trainer.files import HashingFile, whole_file
 from trainer.spec import RunSpec
-from trainer.state import MODEL_PART, digest, same
-from trainer.wire import Wire
+from trainer.wire.collectives import Wire
 
 
 class CheckpointError(Exception):
@@ -43,30 +43,34 @@ def save(
     it takes, see Prepared.inputs. Returns the folder's name and its bytes on rank 0, None on the others.
     """
     folder = checkpoints / name_of(step)
-    mine = {name: digest(value) for name, value in state.items()} if wire.world_size > 1 else {}
-    first = json.loads(wire.tell_all("state to save", json.dumps(mine))[0])
+    digests = {name: digest(value) for name, value in state.items()} if wire.world_size > 1 else {}
+    first = json.loads(wire.party.tell_all("state to save", json.dumps(digests))[0])
     files = {}
     if wire.rank == 0:
-        weights = {name: _compact(value) for name, value in model.items()}
-        content = {"schema": SCHEMA, "spec": asdict(spec), "step": step, "epoch": epoch, "model": weights}
+        content = {"schema": SCHEMA, "spec": asdict(spec), "step": step, "epoch": epoch}
+        content["model"] = {name: _compact(value) for name, value in model.items()}
         content["inputs"] = inputs
         files[MODEL] = write(folder / MODEL, lambda file: torch.save(content, file))
         elsewhere = [n for n, v in state.items() if n.startswith(MODEL_PART) and same(v, model[n[len(MODEL_PART) :]])]
     else:
-        elsewhere = [name for name, value in mine.items() if value == first.get(name)]
-    own = {name: _compact(value) for name, value in state.items() if name not in set(elsewhere)}
-    content = {"schema": SCHEMA, "rank": wire.rank, "step": step, "own": own, "elsewhere": elsewhere}
-    name = rank_file(wire.rank)
-    files[name] = write(folder / name, lambda file: torch.save(content, file))
-    said = wire.tell_all("files saved", json.dumps(files))
+        elsewhere = [name for name, value in digests.items() if value == first.get(name)]
+    files[rank_file(wire.rank)] = _write_rank(folder, wire.rank, step, state, elsewhere)
+    files_of_ranks = wire.party.tell_all("files saved", json.dumps(files))
     if wire.rank != 0:
         return None
-    for other in said[1:]:
-        files |= json.loads(other)
+    for text in files_of_ranks[1:]:
+        files |= json.loads(text)
     complete = Complete(step, epoch, wire.world_size, asdict(spec), facts, files)
     text = json.dumps(asdict(complete), indent=1) + "\n"
     written = write(folder / COMPLETE, lambda file: file.write(text.encode()))
     return folder.name, written["bytes"] + sum(file["bytes"] for file in files.values())
+
+
+def _write_rank(folder: Path, rank: int, step: int, state: dict, elsewhere: list[str]) -> dict:
+    """Write the rank's own file: its state, but for the names that are `elsewhere`. Returns as `write`."""
+    here = {name: _compact(value) for name, value in state.items() if name not in set(elsewhere)}
+    content = {"schema": SCHEMA, "rank": rank, "step": step, "own": here, "elsewhere": elsewhere}
+    return write(folder / rank_file(rank), lambda file: torch.save(content, file))
 
 
 def load(folder: Path, wire: Wire, facts: dict[str, str]) -> tuple[Complete, dict]:

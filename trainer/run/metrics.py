@@ -11,7 +11,7 @@ from functools import cache
 
 from trainer.events import PHASES, Step
 from trainer.spec import RunSpec
-from trainer.traffic import DIRECTIONS, Taken
+from trainer.wire.traffic import DIRECTIONS, Amounts
 
 SECONDS = (*(digit * 10**power for power in (-3, -2, -1, 0, 1) for digit in (1, 2, 5)), 60)  # bounds of the histograms
 UPDATES = (0, 1, 2, 4, 8, 16, 32, 64, 128)
@@ -29,7 +29,7 @@ class NoMetrics:
     def step(self, event: Step) -> None:
         """Nothing to do."""
 
-    def synchronised(self, traffic: Taken, synchronisations: int) -> None:
+    def synchronised(self, traffic: Amounts, synchronisations: int) -> None:
         """Nothing to do."""
 
     def evaluated(self, samples: int) -> None:
@@ -116,7 +116,7 @@ class Metrics:
         if event.staleness is not None:
             self._of_rank(self._staleness).observe(event.staleness)
 
-    def synchronised(self, traffic: Taken, synchronisations: int) -> None:
+    def synchronised(self, traffic: Amounts, synchronisations: int) -> None:
         """Count bytes by (collective, direction) since the last call, and how often replicas were brought together in
         all.
         """

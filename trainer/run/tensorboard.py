@@ -54,7 +54,8 @@ class Board:
     def step(self, event: Step) -> None:
         """The step's figures; seconds by phase."""
         figures = {name: getattr(event, name) for name in ("loss", "accuracy", "sent_bytes", "received_bytes")}
-        figures |= {"step_seconds": event.step_seconds, **{f"seconds/{p}": s for p, s in event.seconds.items()}}
+        figures["step_seconds"] = event.step_seconds
+        figures |= {f"seconds/{phase}": seconds for phase, seconds in event.seconds.items()}
         for name, value in figures.items():
             self._writer.add_scalar(name, value, event.step, walltime=event.time)
 

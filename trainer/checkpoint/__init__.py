@@ -1,0 +1,1 @@
+"""The state of a run between two steps, and the files that hold it."""

@@ -1,0 +1,1 @@
+"""A worker: the training loop, its evaluation and its live figures."""
