@@ -156,11 +156,11 @@ def _refuse_while_training(wanted: ClusterSettings, present: list[Container]) ->
             )
 
 
-def _verify(client: DockerClient, wanted: ClusterSettings) -> dict[str, dict]:
+def _verify(client: DockerClient, wanted: ClusterSettings) -> dict[str, inspection.NodeFacts]:
     """Ask every node, from inside, whether it is what was asked for. Raises RunFailed naming the first that is not."""
     nodes = {c.labels[SERVICE_LABEL]: c for c in containers(client, wanted.project) if c.labels[ROLE_LABEL] == "node"}
 
-    def look() -> dict[str, dict]:
+    def look() -> dict[str, inspection.NodeFacts]:
         with ThreadPoolExecutor(16) as pool:
             return dict(zip(nodes, pool.map(inspection.node_facts, nodes.values()), strict=True))
 

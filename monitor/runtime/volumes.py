@@ -1,9 +1,11 @@
-"""Files of this machine into a volume of the cluster."""
+"""Files between this machine and the volumes of a cluster: no folder is mounted, so remote engines work as well."""
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from docker import DockerClient
+from docker.models.containers import Container
 
 from monitor.engine import archives, naming, sdk
 from monitor.errors import RunFailed
@@ -26,3 +28,15 @@ def carry(client: DockerClient, image: str, project: str, volume: str, members: 
                 raise RunFailed(f"{next(iter(members))} could not be copied into the cluster's volume {volume}")
         finally:
             carrier.remove(force=True)
+
+
+def bring(node: Container, source: str, target: Path) -> None:
+    """Move a folder of the node to `target`, which is whole or not there. Raises UserError and OSError."""
+    part = target.with_name(f".{target.name}.part")
+    try:
+        with sdk.guard():
+            archives.fetch(node, source, part)
+            part.replace(target)
+            node.exec_run(["rm", "-rf", source])  # the volume need not hold it as well
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
