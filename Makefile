@@ -5,11 +5,11 @@
 .DEFAULT_GOAL := help
 COMMANDS := images data runs report export serve-stop rm compare doctor clean logs show tensorboard prometheus-snapshot dashboards-check
 TRAINING := run sweep reproduce serve
-TARGETS := help $(TRAINING) test chaos soak cluster-up cluster-down cluster-status torch lint $(COMMANDS)
+TARGETS := help $(TRAINING) test chaos soak cluster-up cluster-down cluster-status torch lint lock $(COMMANDS)
 .PHONY: $(TARGETS)
 
 # Names of this file's own, which a value from outside would turn into part of a command.
-override OWN := OWN MAKE SHELL .SHELLFLAGS COMMANDS TRAINING TARGETS UV
+override OWN := OWN MAKE SHELL .SHELLFLAGS COMMANDS TRAINING TARGETS TORCH_FILES UV
 $(foreach name,$(OWN),$(if $(filter command,$(origin $(name))),$(error $(name)= cannot be set: it is the Makefile's own)))
 # A value stays as it was typed: make would expand the $ in it each time it is used or exported.
 $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(eval override export $(name) := $$(value $(name)))))
@@ -83,11 +83,15 @@ $(COMMANDS): .venv/.ready
 
 torch: .venv/.torch ## torch and MPI for local runs, the CPU build where its index answers (WHEEL_INDEX=)
 
-lint: .venv/.dev ## ruff
-	@.venv/bin/ruff check . && .venv/bin/ruff format --check .
+lint: .venv/.dev .venv/.torch ## style, import contracts, types, shell scripts, Dockerfiles, workflows
+	@.ci/lint
 
-# The stamp files make each step of the set-up happen once, and again when what it reads has changed.
-.venv/.ready: pyproject.toml
+lock: .venv/.ready ## resolve the lock files again after a change of what is needed (UPGRADE=1: newest versions)
+	@.venv/bin/python requirements/lock.py
+
+# The stamp files make each step of the set-up happen once, and again when what it reads has changed. Whatever comes from a
+# package index is held to the hashes of a lock file, the build tool of our own package too.
+.venv/.ready: pyproject.toml requirements/monitor.txt requirements/build.txt images/trainer/uv.txt
 	@command -v -- "$$PYTHON" >/dev/null || \
 	  { echo "syncbed: PYTHON=$$PYTHON: no such program; name one: make PYTHON=python3.12 ..." >&2; exit 2; }
 	@"$$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -95,25 +99,27 @@ lint: .venv/.dev ## ruff
 	@[ -w . ] || { echo "syncbed: this folder cannot be written, and .venv goes here" >&2; exit 2; }
 	@echo "setting up .venv (once)"
 	@"$$PYTHON" -m venv .venv || { echo "syncbed: no venv module; on Debian: apt-get install python3-venv" >&2; exit 2; }
-	@.venv/bin/pip install --quiet --disable-pip-version-check uv==0.13.9
-	@$(UV) --editable .
+	@.venv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r images/trainer/uv.txt
+	@$(UV) --require-hashes -r requirements/monitor.txt
+	@$(UV) --no-deps --build-constraints requirements/build.txt --editable .
 	@touch $@
 
-.venv/.dev: .venv/.ready
+.venv/.dev: requirements/dev.txt .venv/.ready
 	@echo "installing the test tools into .venv (once)"
-	@$(UV) --editable '.[dev]'
+	@$(UV) --require-hashes -r requirements/dev.txt
 	@touch $@
 
-.venv/.tensorboard: images/trainer/requirements.txt .venv/.ready
+.venv/.tensorboard: requirements/tensorboard.txt .venv/.ready
 	@echo "installing tensorboard into .venv (once)"
-	@$(UV) --editable '.[tensorboard]'
+	@$(UV) --require-hashes -r requirements/tensorboard.txt
 	@touch $@
 
-.venv/.torch: images/trainer/torch.txt images/trainer/requirements.txt .venv/.ready
+TORCH_FILES := $(addprefix images/trainer/,install-torch.sh torch.txt torch-deps.txt torch-pypi.txt requirements.txt)
+.venv/.torch: $(TORCH_FILES) .venv/.ready
 	@case "$$WHEEL_INDEX" in ""|http://*|https://*|file://*) ;; \
 	  *) echo "syncbed: WHEEL_INDEX=$$WHEEL_INDEX: the URL of a Python package index, as https://host/path" >&2; exit 2;; esac
 	@echo "installing torch and MPI into .venv for local runs (once)"
 	@sh images/trainer/install-torch.sh .venv/bin/python
 	@set --; if [ -n "$$WHEEL_INDEX" ]; then set -- --index "$$WHEEL_INDEX" --index-strategy unsafe-first-match; fi; \
-	  $(UV) "$$@" -r images/trainer/requirements.txt
+	  $(UV) "$$@" --require-hashes -r images/trainer/requirements.txt
 	@touch $@

@@ -13,6 +13,7 @@ command -v debootstrap >/dev/null || say "debootstrap is missing: apt-get instal
 # A host that is this Debian release already knows which mirror and proxy to use.
 mirror=${DEBIAN_MIRROR:-}
 if command -v apt-get >/dev/null; then
+    # shellcheck disable=SC2016 # apt-get fills this in
     site='$(REPO_URI)'
     [ -n "$mirror" ] || mirror=$(apt-get indextargets --format "$site" "Created-By: Packages" "Codename: $suite" \
         "Component: main" "Label: Debian" 2>/dev/null | grep '^http' | head -n 1 || true)

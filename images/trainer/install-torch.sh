@@ -1,6 +1,7 @@
 #!/bin/sh
 # Install uv and the torch that torch.txt pins, into the environment of the Python given. For the node image and for
-# local runs alike.
+# local runs alike. All packages are held to the hashes of a lock file, but for torch and torchvision from another index
+# than the default one: builds of one version differ by index, so those two are held to their versions alone.
 #   images/trainer/install-torch.sh .venv/bin/python
 # Environment:
 #   WHEEL_INDEX    a package index that is asked first (a company's mirror, or one that has CPU wheels of torch)
@@ -8,7 +9,6 @@
 set -eu
 here=$(dirname "$0")
 python=$1
-uv_version=0.13.9
 [ -z "${SSL_CERT_FILE:-}" ] || export PIP_CERT="$SSL_CERT_FILE"
 
 say() { echo "install-torch: $*"; }
@@ -16,11 +16,13 @@ pip_install() { "$python" -m pip install --quiet --disable-pip-version-check "$@
 uv() { "$python" -m uv "$@"; }
 
 if ! uv --version >/dev/null 2>&1; then
-    if [ -z "${WHEEL_INDEX:-}" ] || ! pip_install --index-url "$WHEEL_INDEX" "uv==$uv_version" 2>/dev/null; then
-        pip_install "uv==$uv_version"
+    if [ -z "${WHEEL_INDEX:-}" ] || \
+        ! pip_install --index-url "$WHEEL_INDEX" --require-hashes -r "$here/uv.txt" 2>/dev/null; then
+        pip_install --require-hashes -r "$here/uv.txt"
     fi
 fi
-torch() { uv pip install --quiet --python "$python" -r "$here/torch.txt" "$@"; }
+uv_install() { uv pip install --quiet --python "$python" "$@"; }
+torch() { uv_install -r "$here/torch.txt" --constraints "$here/torch-deps.txt" "$@"; } # uv checks a constraint's hashes
 
 if [ -n "${WHEEL_INDEX:-}" ]; then
     say "torch from WHEEL_INDEX, then the default index"
@@ -30,6 +32,6 @@ elif UV_HTTP_RETRIES=0 torch --torch-backend cpu --dry-run 2>/dev/null; then  # 
     torch --torch-backend cpu --compile-bytecode
 else
     say "PyTorch's index of CPU wheels does not answer: torch from the default index (a larger build, it runs on the CPU too)"
-    torch --compile-bytecode
+    uv_install --require-hashes -r "$here/torch-pypi.txt" -r "$here/torch-deps.txt" --compile-bytecode
 fi
 say "$("$python" -c 'import torch; print("torch", torch.__version__)')"
