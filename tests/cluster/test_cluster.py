@@ -235,7 +235,7 @@ def test_up_mends_a_node_that_was_removed_stopped_or_paused(client, other):
 def test_a_killed_agent_comes_back_by_itself(cluster):
     node = cluster.node(2)
     started = node.attrs["State"]["StartedAt"]
-    inside(node, "kill -9 $(grep -al '[m]onitor.agent' /proc/[0-9]*/cmdline | cut -d/ -f3)")
+    inside(node, "kill -9 $(grep -al '[n]ode.agent' /proc/[0-9]*/cmdline | cut -d/ -f3)")
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
         node.reload()
