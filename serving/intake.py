@@ -51,8 +51,8 @@ class Intake:
 
     async def _read(self, request: Request, content: bytearray) -> None:
         too_large = Refused(413, "RequestEntityTooLargeException", f"the body is larger than {self.most_bytes} bytes")
-        said = request.headers.get("content-length", "")
-        if said.isdecimal() and int(said) > self.most_bytes:
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and int(length) > self.most_bytes:
             raise too_large
         async for chunk in request.stream():
             if len(content) + len(chunk) > self.most_bytes:
@@ -82,7 +82,8 @@ async def file_in(request: Request, body: bytes) -> bytes:
     try:
         fields = form.getlist("data")
         if len(fields) != 1:
-            raise bad(f"the form has {len(fields) or 'no'} field{'s'[: len(fields) > 1]} named data: one is wanted")
+            count = f"{len(fields)} fields" if fields else "no field"
+            raise bad(f"the form has {count} named data: one is wanted")
         field = fields[0]
         return await field.read() if isinstance(field, UploadFile) else field.encode("latin-1")
     finally:

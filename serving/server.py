@@ -65,12 +65,12 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc) -> None:
         self._head_is_whole()
-        self._taken()
+        self._writes_again()
         if self.cycle is not None and LEAVE in self.cycle.scope:
             self.cycle.scope[LEAVE]()
         super().connection_lost(exc)
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]  asyncio asks for a bool
         """Whether the connection stays open for an answer."""
         if self.cycle is None or self.cycle.response_complete or self.cycle.more_body:
             return False
@@ -84,9 +84,9 @@ class Protocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._taken()
+        self._writes_again()
 
-    def _taken(self) -> None:
+    def _writes_again(self) -> None:
         if self._stuck is not None:
             self._stuck.cancel()
             self._stuck = None
@@ -139,8 +139,8 @@ def _no_such_page(request: Request, error: HTTPException) -> JSONResponse:
 
 def _methods(request: Request) -> list[str]:
     """All that the path has: a method of its own is a route of its own, and the first alone answers 405."""
-    found = [one.methods for one in request.app.routes if one.matches(request.scope)[0] != Match.NONE]
-    return sorted(set().union(*found))
+    routes = [one for one in request.app.routes if one.matches(request.scope)[0] != Match.NONE]
+    return sorted({method for route in routes for method in route.methods})
 
 
 def _own_fault(request: Request, error: Exception) -> JSONResponse:
@@ -152,7 +152,7 @@ def listen(host: str, ports: list[int]) -> list[socket.socket]:
 
     They listen at once: two servers that have only bound a port both have it.
     """
-    made = []
+    sockets = []
     for port in ports:
         # Named, as asyncio turns off Nagle's algorithm on such alone: an answer's body would wait 40 ms for an ACK.
         one = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -162,8 +162,8 @@ def listen(host: str, ports: list[int]) -> list[socket.socket]:
             one.listen()
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(port)) from None
-        made.append(one)
-    return made
+        sockets.append(one)
+    return sockets
 
 
 async def serve(
@@ -199,6 +199,6 @@ def _server(layer: Layer) -> _Server:
         server_header=False,
         timeout_graceful_shutdown=DRAIN_SECONDS,
     )
-    made = _Server(config)
-    layer.connections = made.server_state.connections
-    return made
+    server = _Server(config)
+    layer.connections = server.server_state.connections
+    return server
