@@ -53,8 +53,11 @@ class About:
 
 
 class Predictor:
-    """A loaded model. Called with uint8 images (b, C, H, W), or float32 in 0..255, it computes what training's
-    evaluation computes of them: float32 (b, 2, classes), logits and their softmax. Threads may share it.
+    """A loaded model.
+
+    Called with uint8 images (b, C, H, W), or float32 in 0..255, it computes what training's
+    evaluation computes of them: float32 (b, 2, classes), logits and their softmax. Threads may
+    share it.
     """
 
     def __init__(self, module: torch.nn.Module, about: About):
@@ -101,7 +104,10 @@ def read(folder: Path) -> About:
 
 
 def load(folder: Path) -> Predictor:
-    """The model, ready to predict; its digest is checked and no code of the artefact is run. Raises ArtefactError."""
+    """The model, ready to predict; its digest is checked and no code of the artefact is run.
+
+    Raises ArtefactError.
+    """
     about = read(folder)
     try:
         if sha256(folder / WEIGHTS) != about.sha256:

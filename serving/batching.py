@@ -1,8 +1,10 @@
 """Dynamic batching: requests that come at about the same time are computed as one batch.
 
-A batch takes all that is waiting, up to `most` images. It is held back, for `delay_seconds` after its oldest request
-came, only while fewer images wait than the last batch had: one client alone never waits, and many find each other.
-The queue is bounded: what finds it full is refused at once, so that answers are late by a known time at most.
+A batch takes all that is waiting, up to `most` images. It is held back, for `delay_seconds` after
+its oldest request came, only while fewer images wait than the last batch had: one client alone
+never waits, and many find each other.
+The queue is bounded: what finds it full is refused at once, so that answers are late by a known
+time at most.
 """
 
 import asyncio
@@ -25,10 +27,12 @@ class _Item:
 
 
 class Batcher:
-    """One model's queue and its workers. All methods are of the event loop's thread; `predict` runs in the pool.
+    """One model's queue and its workers.
 
-    `predict`: (b, C, H, W) to (b, ...). `capacity`: requests that may wait. `observe(images, seconds)` is told of each
-    batch.
+    All methods are of the event loop's thread; `predict` runs in the pool.
+
+    `predict`: (b, C, H, W) to (b, ...). `capacity`: requests that may wait. `observe(images,
+    seconds)` is told of each batch.
     """
 
     def __init__(

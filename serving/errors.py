@@ -31,7 +31,10 @@ def busy(message: str) -> Refused:
 
 
 def answer(path: str, refused: Refused, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """The refusal in the words of the protocol that was spoken. `headers`: besides the refusal's own."""
+    """The refusal in the words of the protocol that was spoken.
+
+    `headers`: besides the refusal's own.
+    """
     if path.startswith("/v2"):
         content = {"error": refused.message}
     else:

@@ -52,7 +52,10 @@ async def measured(metrics: Metrics, models: Models, request: Request, handler) 
 
 
 def finite(predictions: np.ndarray) -> np.ndarray:
-    """The predictions as they are, for JSON has no other numbers. Raises Refused (500): it is not the pixels."""
+    """The predictions as they are, for JSON has no other numbers.
+
+    Raises Refused (500): it is not the pixels.
+    """
     if not np.isfinite(predictions).all():
         raise Refused(500, "InternalServerException", "the model's answer is not finite: its training diverged")
     return predictions

@@ -13,7 +13,9 @@ from serving.errors import LEFT, Refused, bad, busy
 
 
 class Intake:
-    """Reads bodies. `most_bytes` of one, `together_bytes` of all that are held at once, `seconds` for one to come.
+    """Reads bodies.
+
+    `most_bytes` of one, `together_bytes` of all that are held at once, `seconds` for one to come.
 
     `capacity`: how many that have come may wait to be made sense of.
     """
@@ -64,7 +66,10 @@ class Intake:
 
 
 async def file_in(request: Request, body: bytes) -> bytes:
-    """The image in a body: the multipart field `data`, or the body as it is. Raises Refused (400)."""
+    """The image in a body: the multipart field `data`, or the body as it is.
+
+    Raises Refused (400).
+    """
     kind = request.headers.get("content-type", "")
     if not kind.lower().startswith("multipart/form-data"):
         return body

@@ -1,4 +1,6 @@
-"""Around each port's application: what a client does besides asking. It leaves, or it sends what nobody reads.
+"""Around each port's application: what a client does besides asking.
+
+It leaves, or it sends what nobody reads.
 
 - A request whose client has left is not computed: the task that answers it is cancelled, wherever it waits.
 - An answer that is ready before the body has come is sent after the rest was read, or closes the connection.
@@ -73,7 +75,10 @@ class _Client:
         await self._send(message)
 
     async def _rest(self, status: int) -> bool:
-        """Whether the body has come to its end. A connection closed over unread bytes is reset, and the answer lost."""
+        """Whether the body has come to its end.
+
+        A connection closed over unread bytes is reset, and the answer lost.
+        """
         if status == 408 or (b"expect" in self._headers and not self._expected):  # it is late, or will not be sent
             return False
 

@@ -1,6 +1,7 @@
 """The models that are served: names, versions, defaults, workers; remembered in the store over a restart.
 
-The store is a folder of artefacts (serving/artefact.py), each a folder of its own. Only what is in it can be served.
+The store is a folder of artefacts (serving/artefact.py), each a folder of its own. Only what is in
+it can be served.
 """
 
 import asyncio
@@ -40,7 +41,10 @@ def missing(name: str, version: str | None = None) -> Refused:
 
 
 class Models:
-    """All that is served. Its methods are of the event loop's thread; models are loaded and run in threads."""
+    """All that is served.
+
+    Its methods are of the event loop's thread; models are loaded and run in threads.
+    """
 
     def __init__(self, store: Path, metrics: Metrics, capacity: int):
         self.store, self._metrics, self._capacity = store, metrics, capacity
@@ -74,8 +78,8 @@ class Models:
     ) -> Version:
         """Serve an artefact of the store as the next version of this name, which becomes the default.
 
-        Raises Refused: 400 for names and artefacts that cannot be, 404 for one that is not in the store, 409 for one
-        that this name serves already.
+        Raises Refused: 400 for names and artefacts that cannot be, 404 for one that is not in the
+        store, 409 for one that this name serves already.
         """
         if not NAME.fullmatch(url):
             raise bad(f"url={url[:80]}: the name of a model in the store; nothing is fetched from elsewhere")
@@ -106,7 +110,10 @@ class Models:
             return one
 
     async def _load(self, url: str) -> Predictor:
-        """The artefact of the store. Raises Refused: 404 when there is none of this name, 400 when it is damaged."""
+        """The artefact of the store.
+
+        Raises Refused: 404 when there is none of this name, 400 when it is damaged.
+        """
         if not (self.store / url).is_dir():
             have = ", ".join(sorted(folder.name for folder in self.store.glob("[!.]*"))[:9]) or "nothing"
             raise Refused(404, "ModelNotFoundException", f"Model not found in the store: {url}; it has {have}")
@@ -116,7 +123,10 @@ class Models:
             raise bad(str(error)) from None
 
     async def unregister(self, name: str, version: str | None = None) -> None:
-        """Stop serving a version, or all of a name. Raises Refused: 404; 403 for a default beside other versions."""
+        """Stop serving a version, or all of a name.
+
+        Raises Refused: 404; 403 for a default beside other versions.
+        """
         async with self._lock:
             gone = [self.find(name, version)] if version else self.versions(name)
             served = self._served[name]

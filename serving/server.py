@@ -1,8 +1,8 @@
 """Three HTTP servers on one event loop: predictions, management, metrics.
 
-uvicorn speaks HTTP. It has no time limit for the head of a request, nor for a client to take its answer, so the
-protocol here adds them; bodies are bounded in serving/intake.py. Its own handling of signals, which would end the
-process by the signal, is left out.
+uvicorn speaks HTTP. It has no time limit for the head of a request, nor for a client to take its
+answer, so the protocol here adds them; bodies are bounded in serving/intake.py. Its own handling of
+signals, which would end the process by the signal, is left out.
 """
 
 import asyncio
@@ -37,9 +37,10 @@ class Protocol(HttpToolsProtocol):
     """Closes a connection whose request head is not whole within HEAD_SECONDS or HEAD_BYTES, and one whose client
     takes nothing of its answers for TAKE_SECONDS.
 
-    Who sends no more may still wait for the answer (RFC 9112, section 9.6), or has left: TCP tells only when something
-    is sent. Most are answered within SILENT_SECONDS; what is not by then counts as a client that has left, so that a
-    server which falls behind does not compute for those who gave up.
+    Who sends no more may still wait for the answer (RFC 9112, section 9.6), or has left: TCP tells
+    only when something is sent. Most are answered within SILENT_SECONDS; what is not by then counts
+    as a client that has left, so that a server which falls behind does not compute for those who
+    gave up.
     """
 
     _timer = _stuck = None
@@ -148,7 +149,9 @@ def _own_fault(request: Request, error: Exception) -> JSONResponse:
 
 
 def listen(host: str, ports: list[int]) -> list[socket.socket]:
-    """A socket for each port; 0 is any free one. Raises OSError, whose filename is the port that cannot be had.
+    """A socket for each port; 0 is any free one.
+
+    Raises OSError, whose filename is the port that cannot be had.
 
     They listen at once: two servers that have only bound a port both have it.
     """
@@ -174,7 +177,10 @@ async def serve(
     stop: asyncio.Event,
     ready=lambda: None,
 ) -> None:
-    """Serve until `stop` is set, then answer what is in flight. `ready` is called once all ports answer."""
+    """Serve until `stop` is set, then answer what is in flight.
+
+    `ready` is called once all ports answer.
+    """
     await models.recall()
     applied = applications(models, intake, metrics)
     servers = [_server(Layer(one, cancels=one is applied[0])) for one in applied]  # a model that is loaded is wanted

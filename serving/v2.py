@@ -1,7 +1,7 @@
 """The Open Inference Protocol, version 2: health, metadata, and inference on tensors as JSON.
 
-Input `images`: UINT8 (n, channels, height, width), or the same pixels, 0 to 255, as FP32. Outputs: `probabilities` and
-`logits`, FP32 (n, classes). Normalisation is the server's.
+Input `images`: UINT8 (n, channels, height, width), or the same pixels, 0 to 255, as FP32. Outputs:
+`probabilities` and `logits`, FP32 (n, classes). Normalisation is the server's.
 """
 
 import json
@@ -138,7 +138,10 @@ def _refuse_constant(name: str) -> float:
 
 
 def _output_names(outputs: object) -> list[str]:
-    """The outputs that a request names, each once; all where it names none. Raises Refused (400)."""
+    """The outputs that a request names, each once; all where it names none.
+
+    Raises Refused (400).
+    """
     if not outputs:
         return list(OUTPUTS)
     names = [one.get("name") for one in outputs if isinstance(one, dict)] if isinstance(outputs, list) else []
@@ -151,8 +154,8 @@ def _output_names(outputs: object) -> list[str]:
 def _refuse_endless(body: bytes, shape: tuple[int, ...], most: int) -> None:
     """Raises Refused (400) for more values, lists and objects than `most` images have and _REST besides.
 
-    Counting takes milliseconds. Each list or object that is read takes the garbage collector along, and numpy: 10 MiB
-    of them would be seconds of a core.
+    Counting takes milliseconds. Each list or object that is read takes the garbage collector along,
+    and numpy: 10 MiB of them would be seconds of a core.
     """
     rows = [most * math.prod(shape[:axis]) for axis in range(len(shape) + 1)]
     values, lists = rows[-1], 1 + sum(rows[:-1])

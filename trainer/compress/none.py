@@ -6,7 +6,10 @@ from trainer.compress.base import Compressor, Gather, Gradients, Sum, Traffic, f
 
 
 class Plain(Compressor):
-    """Every element in the type it has: what is sent is S bytes. A subclass says in which other type they travel."""
+    """Every element in the type it has: what is sent is S bytes.
+
+    A subclass says in which other type they travel.
+    """
 
     dtype = torch.float32
 

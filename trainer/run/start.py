@@ -10,7 +10,8 @@ import torch
 from trainer import events
 from trainer.data.prepared import InputError, Prepared
 from trainer.models.build import build
-from trainer.spec import RunSpec, shape_text
+from trainer.registry import shape_text
+from trainer.spec import RunSpec
 from trainer.wire.collectives import Wire
 
 

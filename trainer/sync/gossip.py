@@ -20,22 +20,24 @@ _PAIRS = 5  # a random stream of its own from the seed, beside those of trainer/
 class Gossip(Replicas):
     """After each local step a rank replaces its weights by the mean of its own and its neighbours'.
 
-    TOPOLOGY=ring: the ranks beside it, weights 1/3 each (1/2 with two ranks). TOPOLOGY=random: one partner, drawn anew
-    each step from the seed, the same pairs on every rank; of an odd number of ranks one goes without. Either mixing
-    matrix is symmetric and doubly stochastic: it keeps the mean of the replicas, and draws them towards it.
+    TOPOLOGY=ring: the ranks beside it, weights 1/3 each (1/2 with two ranks). TOPOLOGY=random: one
+    partner, drawn anew each step from the seed, the same pairs on every rank; of an odd number of
+    ranks one goes without. Either mixing matrix is symmetric and doubly stochastic: it keeps the
+    mean of the replicas, and draws them towards it.
 
-    Source: Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, NIPS 2017 (arXiv:1705.09056),
-    with the average after the local step instead of beside it; random pairs: Boyd et al., Randomized Gossip
-    Algorithms, IEEE Transactions on Information Theory 52(6), 2006.
+    Source: Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, NIPS 2017
+    (arXiv:1705.09056), with the average after the local step instead of beside it; random pairs:
+    Boyd et al., Randomized Gossip Algorithms, IEEE Transactions on Information Theory 52(6), 2006.
 
-    Bytes per step per rank: S for each neighbour sent, as many received: ring 2S (n = 2: S, n = 1: 0), random S (odd
-    n: in the mean (n-1)/n * S). No all-reduce but for evaluation and checkpoints, which take the mean of all replicas:
-    2(n-1)/n * S once after the last step.
+    Bytes per step per rank: S for each neighbour sent, as many received: ring 2S (n = 2: S, n = 1:
+    0), random S (odd n: in the mean (n-1)/n * S). No all-reduce but for evaluation and checkpoints,
+    which take the mean of all replicas: 2(n-1)/n * S once after the last step.
 
     Momentum and batch-norm statistics stay each rank's own while training.
 
-    A rank that is lost, rank 0 excepted, is gone on without: its neighbours take the mean of those left, and the mean
-    at the end is of all that are. Each pair of ranks has a link of its own, so that a lost one breaks no other.
+    A rank that is lost, rank 0 excepted, is gone on without: its neighbours take the mean of those
+    left, and the mean at the end is of all that are. Each pair of ranks has a link of its own, so
+    that a lost one breaks no other.
     """
 
     def setup(self, model):
@@ -129,7 +131,10 @@ def _swap(link: Link, mine: torch.Tensor) -> torch.Tensor:
 
 
 def neighbours(topology: str, rank: int, world_size: int, seed: int = 0, step: int = 0) -> list[int]:
-    """The ranks that `rank` averages with in this step. Symmetric: it is among the neighbours of each of them."""
+    """The ranks that `rank` averages with in this step.
+
+    Symmetric: it is among the neighbours of each of them.
+    """
     if topology == "ring":
         return sorted({(rank - 1) % world_size, (rank + 1) % world_size} - {rank})
     order = np.random.default_rng([seed, _PAIRS, step]).permutation(world_size).tolist()
