@@ -16,8 +16,8 @@ from trainer.checkpoint_folder import sha256
 from trainer.data.batches import normalise
 from trainer.files import write_whole
 from trainer.models.build import autocast
-from trainer.registry import MODELS
-from trainer.registry import load as find
+from trainer.registry import MODELS, Shape
+from trainer.registry import load as load_place
 from trainer.spec import RunSpec, SpecError
 
 SCHEMA = 1
@@ -46,10 +46,19 @@ class About:
     sha256: str = ""  # of the weights' file
     schema: int = SCHEMA
 
+    @property
+    def image_shape(self) -> Shape:
+        """Channels, height and width of an image. `read` has seen to it that there are three."""
+        channels, height, width = self.shape
+        return channels, height, width
+
 
 class Predictor:
-    """A loaded model. Called with uint8 images (b, C, H, W), or float32 in 0..255, it computes what training's
-    evaluation computes of them: float32 (b, 2, classes), logits and their softmax. Threads may share it.
+    """A loaded model.
+
+    Called with uint8 images (b, C, H, W), or float32 in 0..255, it computes what training's
+    evaluation computes of them: float32 (b, 2, classes), logits and their softmax. Threads may
+    share it.
     """
 
     def __init__(self, module: torch.nn.Module, about: About):
@@ -78,10 +87,10 @@ def read(folder: Path) -> About:
     """What model.json says. Raises ArtefactError."""
     path = folder / ABOUT
     try:
-        said = json.loads(path.read_text())
-        if said["schema"] != SCHEMA:
-            raise ArtefactError(f"{path}: schema {said['schema']}, this syncbed reads {SCHEMA}; export the run again")
-        about = About(**said)
+        values = json.loads(path.read_text())
+        if values["schema"] != SCHEMA:
+            raise ArtefactError(f"{path}: schema {values['schema']}, this syncbed reads {SCHEMA}; export the run again")
+        about = About(**values)
     except FileNotFoundError:
         raise ArtefactError(f"{folder}: no exported model, it has no {ABOUT}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -94,12 +103,15 @@ def read(folder: Path) -> About:
 
 
 def load(folder: Path) -> Predictor:
-    """The model, ready to predict; its digest is checked and no code of the artefact is run. Raises ArtefactError."""
+    """The model, ready to predict; its digest is checked and no code of the artefact is run.
+
+    Raises ArtefactError.
+    """
     about = read(folder)
     try:
         if sha256(folder / WEIGHTS) != about.sha256:
             raise ArtefactError(f"{folder / WEIGHTS}: damaged, it is not what {ABOUT} says; export the run again")
-        module = find(MODELS[about.model].place)(len(about.classes), tuple(about.shape))
+        module = load_place(MODELS[about.model].place)(len(about.classes), about.image_shape)
         module.load_state_dict(load_file(folder / WEIGHTS))
         return Predictor(module, about)
     except (OSError, RuntimeError, SpecError, TypeError, ValueError) as error:

@@ -1,8 +1,10 @@
 """Dynamic batching: requests that come at about the same time are computed as one batch.
 
-A batch takes all that is waiting, up to `most` images. It is held back, for `delay_seconds` after its oldest request
-came, only while fewer images wait than the last batch had: one client alone never waits, and many find each other.
-The queue is bounded: what finds it full is refused at once, so that answers are late by a known time at most.
+A batch takes all that is waiting, up to `most` images. It is held back, for `delay_seconds` after
+its oldest request came, only while fewer images wait than the last batch had: one client alone
+never waits, and many find each other.
+The queue is bounded: what finds it full is refused at once, so that answers are late by a known
+time at most.
 """
 
 import asyncio
@@ -25,10 +27,12 @@ class _Item:
 
 
 class Batcher:
-    """One model's queue and its workers. All methods are of the event loop's thread; `predict` runs in the pool.
+    """One model's queue and its workers.
 
-    `predict`: (b, C, H, W) to (b, ...). `capacity`: requests that may wait. `observe(images, seconds)` is told of each
-    batch.
+    All methods are of the event loop's thread; `predict` runs in the pool.
+
+    `predict`: (b, C, H, W) to (b, ...). `capacity`: requests that may wait. `observe(images,
+    seconds)` is told of each batch.
     """
 
     def __init__(
@@ -47,7 +51,8 @@ class Batcher:
         self._images = 0  # of all that wait
         self._last = 1  # images of the last batch
         self._news = asyncio.Event()
-        self._wanted, self._workers = 0, {}
+        self._wanted = 0
+        self._workers: dict[int, asyncio.Task] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -103,14 +108,9 @@ class Batcher:
     async def _gather(self) -> list[_Item]:
         """The next batch. Empty where another worker was quicker, or all who asked have gone."""
         target = min(self._last, self.most)
-        left = self._waiting[0].arrived + self.delay_seconds - perf_counter()
-        if self._images < target and left > 0:
-            over = asyncio.Event()
-            timer = asyncio.get_running_loop().call_later(left, lambda: (over.set(), self._news.set()))
-            while self._waiting and self._images < target and not over.is_set():
-                self._news.clear()
-                await self._news.wait()
-            timer.cancel()
+        deadline = self._waiting[0].arrived + self.delay_seconds
+        if self._images < target and deadline > perf_counter():
+            await self._hold_back(target, deadline - perf_counter())
         batch, count = [], 0
         while self._waiting and count + len(self._waiting[0].images) <= self.most:
             item = self._waiting.popleft()
@@ -121,6 +121,20 @@ class Batcher:
         if batch:
             self._last = count
         return batch
+
+    async def _hold_back(self, target: int, seconds: float) -> None:
+        """Wait until `target` images are there, or for so many seconds."""
+        over = asyncio.Event()
+
+        def end() -> None:
+            over.set()
+            self._news.set()
+
+        timer = asyncio.get_running_loop().call_later(seconds, end)
+        while self._waiting and self._images < target and not over.is_set():
+            self._news.clear()
+            await self._news.wait()
+        timer.cancel()
 
     async def _compute(self, batch: list[_Item]) -> None:
         began = perf_counter()

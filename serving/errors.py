@@ -1,5 +1,7 @@
 """A request that is refused: its HTTP status, TorchServe's name for the reason, and one line."""
 
+from collections.abc import Mapping
+
 from starlette.responses import JSONResponse
 
 LEFT = 499  # as nginx counts requests whose client left before there was an answer
@@ -28,9 +30,13 @@ def busy(message: str) -> Refused:
     return Refused(503, "ServiceUnavailableException", message)
 
 
-def answer(path: str, refused: Refused, headers: dict[str, str] | None = None) -> JSONResponse:
-    """The refusal in the words of the protocol that was spoken."""
-    said = {"code": refused.status, "type": refused.kind, "message": refused.message}
+def answer(path: str, refused: Refused, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """The refusal in the words of the protocol that was spoken.
+
+    `headers`: besides the refusal's own.
+    """
     if path.startswith("/v2"):
-        said = {"error": refused.message}
-    return JSONResponse(said, refused.status, {**refused.headers, **(headers or {})})
+        content = {"error": refused.message}
+    else:
+        content = {"code": refused.status, "type": refused.kind, "message": refused.message}
+    return JSONResponse(content, refused.status, refused.headers | dict(headers or {}))

@@ -1,9 +1,11 @@
-"""Make an artefact of a checkpoint's model.pt. The orchestrator runs it where torch is: here, or in a container.
+"""Make an artefact of a checkpoint's model.pt.
+
+The orchestrator runs it where torch is: here, or in a container.
 
     python -m serving.export MODEL.PT FOLDER <facts.json     # FOLDER must exist
 
-Standard input is one JSON object, what a checkpoint does not know: {"run", "metrics", "syncbed"}. Exit codes: 0, or 2
-with one line on stderr.
+Standard input is one JSON object, what a checkpoint does not know: {"run", "metrics", "syncbed"}.
+Exit codes: 0, or 2 with one line on stderr.
 """
 
 import json

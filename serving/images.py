@@ -1,6 +1,7 @@
 """An image file as the pixels a model was trained on: uint8 (channels, height, width).
 
-What training data are already, this leaves as it is; so a test image sent as PNG is the very sample of the evaluation.
+What training data are already, this leaves as it is; so a test image sent as PNG is the very sample
+of the evaluation.
 """
 
 import io
@@ -33,7 +34,8 @@ def is_small(body: bytes) -> bool:
 def decode(body: bytes, shape: tuple[int, int, int]) -> np.ndarray:
     """The image, upright, without transparency (on white), in the colours and size of `shape`.
 
-    Raises Refused (400, one line) for anything but a whole JPEG, PNG or WebP image of at most MOST_PIXELS.
+    Raises Refused (400, one line) for anything but a whole JPEG, PNG or WebP image of at most
+    MOST_PIXELS.
     """
     channels, height, width = shape
     if not body:

@@ -51,11 +51,14 @@ async def measured(metrics: Metrics, models: Models, request: Request, handler) 
         metrics.answered(model, code, began)
 
 
-def finite(found: np.ndarray) -> np.ndarray:
-    """What a model found, for JSON has no other numbers. Raises Refused (500): it is not the pixels."""
-    if not np.isfinite(found).all():
+def finite(predictions: np.ndarray) -> np.ndarray:
+    """The predictions as they are, for JSON has no other numbers.
+
+    Raises Refused (500): it is not the pixels.
+    """
+    if not np.isfinite(predictions).all():
         raise Refused(500, "InternalServerException", "the model's answer is not finite: its training diverged")
-    return found
+    return predictions
 
 
 async def _ping(request: Request) -> JSONResponse:
@@ -67,11 +70,11 @@ async def _predict(models: Models, intake: Intake, request: Request) -> JSONResp
     model.batcher.refuse_if_full()
     async with intake.body(request) as body:
         content = await file_in(request, body)
-        shape = tuple(model.about.shape)
+        shape = model.about.image_shape
         if is_small(content):
             pixels = decode(content, shape)
         else:
             pixels = await intake.convert(decode, content, shape)
-    found = finite(await model.batcher(pixels[None]))[0, 1]
-    likely = found.argsort()[::-1][:MOST_LIKELY]
-    return JSONResponse({model.about.classes[i]: float(found[i]) for i in likely})
+    probabilities = finite(await model.batcher(pixels[None]))[0, 1]
+    likely = probabilities.argsort()[::-1][:MOST_LIKELY]
+    return JSONResponse({model.about.classes[i]: float(probabilities[i]) for i in likely})

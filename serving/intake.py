@@ -13,7 +13,9 @@ from serving.errors import LEFT, Refused, bad, busy
 
 
 class Intake:
-    """Reads bodies. `most_bytes` of one, `together_bytes` of all that are held at once, `seconds` for one to come.
+    """Reads bodies.
+
+    `most_bytes` of one, `together_bytes` of all that are held at once, `seconds` for one to come.
 
     `capacity`: how many that have come may wait to be made sense of.
     """
@@ -51,8 +53,8 @@ class Intake:
 
     async def _read(self, request: Request, content: bytearray) -> None:
         too_large = Refused(413, "RequestEntityTooLargeException", f"the body is larger than {self.most_bytes} bytes")
-        said = request.headers.get("content-length", "")
-        if said.isdecimal() and int(said) > self.most_bytes:
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and int(length) > self.most_bytes:
             raise too_large
         async for chunk in request.stream():
             if len(content) + len(chunk) > self.most_bytes:
@@ -64,7 +66,10 @@ class Intake:
 
 
 async def file_in(request: Request, body: bytes) -> bytes:
-    """The image in a body: the multipart field `data`, or the body as it is. Raises Refused (400)."""
+    """The image in a body: the multipart field `data`, or the body as it is.
+
+    Raises Refused (400).
+    """
     kind = request.headers.get("content-type", "")
     if not kind.lower().startswith("multipart/form-data"):
         return body
@@ -82,7 +87,8 @@ async def file_in(request: Request, body: bytes) -> bytes:
     try:
         fields = form.getlist("data")
         if len(fields) != 1:
-            raise bad(f"the form has {len(fields) or 'no'} field{'s'[: len(fields) > 1]} named data: one is wanted")
+            count = f"{len(fields)} fields" if fields else "no field"
+            raise bad(f"the form has {count} named data: one is wanted")
         field = fields[0]
         return await field.read() if isinstance(field, UploadFile) else field.encode("latin-1")
     finally:

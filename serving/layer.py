@@ -1,4 +1,6 @@
-"""Around each port's application: what a client does besides asking. It leaves, or it sends what nobody reads.
+"""Around each port's application: what a client does besides asking.
+
+It leaves, or it sends what nobody reads.
 
 - A request whose client has left is not computed: the task that answers it is cancelled, wherever it waits.
 - An answer that is ready before the body has come is sent after the rest was read, or closes the connection.
@@ -6,6 +8,7 @@
 """
 
 import asyncio
+from functools import partial
 
 from serving.errors import answer, busy
 
@@ -45,22 +48,23 @@ class _Client:
         self._scope, self._receive, self._send = scope, receive, send
         self._task = asyncio.current_task() if cancels else None
         self._headers = dict(scope["headers"])
-        self._asked = False  # to send the body, where it waits for that
+        self._expected = False  # whether the body is asked for: a client may wait for that before it sends it
         self._whole = not self._headers.keys() & {b"content-length", b"transfer-encoding"}
         self.answered = False
 
     async def receive(self):
-        self._asked = True
+        self._expected = True
         message = await self._receive()
         if message["type"] == "http.request" and not message.get("more_body", False):
             self._whole = True
             if self._task is not None:
-                self._scope[LEAVE] = self._left
+                self._scope[LEAVE] = partial(self._cancel, self._task)
         return message
 
-    def _left(self) -> None:
+    def _cancel(self, task: asyncio.Task) -> None:
+        """The client has left."""
         self._scope[GONE] = True
-        self._task.cancel()
+        task.cancel()
 
     async def send(self, message) -> None:
         if message["type"] == "http.response.start":
@@ -71,8 +75,11 @@ class _Client:
         await self._send(message)
 
     async def _rest(self, status: int) -> bool:
-        """Whether the body has come to its end. A connection closed over unread bytes is reset, and the answer lost."""
-        if status == 408 or (b"expect" in self._headers and not self._asked):  # it is late, or will not be sent
+        """Whether the body has come to its end.
+
+        A connection closed over unread bytes is reset, and the answer lost.
+        """
+        if status == 408 or (b"expect" in self._headers and not self._expected):  # it is late, or will not be sent
             return False
 
         async def read() -> None:

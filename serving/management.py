@@ -60,7 +60,7 @@ async def _register(models: Models, request: Request) -> JSONResponse:
     if not url:
         raise bad("url: which model of the store?")
     workers = _whole(request, "initial_workers", 0, 0, MOST_WORKERS)
-    made = await models.register(
+    version = await models.register(
         url,
         request.query_params.get("model_name", url),
         workers=workers,
@@ -69,15 +69,17 @@ async def _register(models: Models, request: Request) -> JSONResponse:
     )
     if workers and not _waits(request):
         return JSONResponse(_PROCESSING, 202)
-    said = f'Model "{made.name}" Version: {made.version} registered with {workers} initial workers'
-    return JSONResponse({"status": said + ("" if workers else ". Use scale workers API to add workers for the model.")})
+    status = f'Model "{version.name}" Version: {version.version} registered with {workers} initial workers'
+    if not workers:
+        status += ". Use scale workers API to add workers for the model."
+    return JSONResponse({"status": status})
 
 
 async def _describe(models: Models, request: Request) -> JSONResponse:
     """A list, as TorchServe has it: of the default version, the named one, or all."""
     name, version = request.path_params["name"], request.path_params.get("version")
-    found = models.versions(name) if version == "all" else [models.find(name, version)]
-    return JSONResponse([_about(one) for one in found])
+    versions = models.versions(name) if version == "all" else [models.find(name, version)]
+    return JSONResponse([_about(one) for one in versions])
 
 
 def _about(one: Version) -> dict:

@@ -1,6 +1,7 @@
 """The models that are served: names, versions, defaults, workers; remembered in the store over a restart.
 
-The store is a folder of artefacts (serving/artefact.py), each a folder of its own. Only what is in it can be served.
+The store is a folder of artefacts (serving/artefact.py), each a folder of its own. Only what is in
+it can be served.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
-from serving.artefact import About, ArtefactError, load
+from serving.artefact import About, ArtefactError, Predictor, load
 from serving.batching import Batcher
 from serving.errors import Refused, bad
 from serving.metrics import Metrics
@@ -41,7 +42,10 @@ def missing(name: str, version: str | None = None) -> Refused:
 
 
 class Models:
-    """All that is served. Its methods are of the event loop's thread; models are loaded and run in threads."""
+    """All that is served.
+
+    Its methods are of the event loop's thread; models are loaded and run in threads.
+    """
 
     def __init__(self, store: Path, metrics: Metrics, capacity: int):
         self.store, self._metrics, self._capacity = store, metrics, capacity
@@ -64,8 +68,8 @@ class Models:
 
     def find(self, name: str, version: str | None = None) -> Version:
         """The default version, or the one that is named. Raises Refused (404)."""
-        found = self._served.get(name, {})
-        one = found.get(version) if version else next((v for v in found.values() if v.default), None)
+        versions = self._served.get(name, {})
+        one = versions.get(version) if version else next((v for v in versions.values() if v.default), None)
         if one is None:
             raise missing(name, version)
         return one
@@ -75,8 +79,8 @@ class Models:
     ) -> Version:
         """Serve an artefact of the store as the next version of this name, which becomes the default.
 
-        Raises Refused: 400 for names and artefacts that cannot be, 404 for one that is not in the store, 409 for one
-        that this name serves already.
+        Raises Refused: 400 for names and artefacts that cannot be, 404 for one that is not in the
+        store, 409 for one that this name serves already.
         """
         if not NAME.fullmatch(url):
             raise bad(f"url={url[:80]}: the name of a model in the store; nothing is fetched from elsewhere")
@@ -88,15 +92,9 @@ class Models:
             served = self._served.get(name, {})
             if any(one.url == url for one in served.values()) or version in served:
                 raise Refused(409, "ConflictStatusException", f"{url} is served as {name} already")
-            if not (self.store / url).is_dir():
-                have = ", ".join(sorted(folder.name for folder in self.store.glob("[!.]*"))[:9]) or "nothing"
-                raise Refused(404, "ModelNotFoundException", f"Model not found in the store: {url}; it has {have}")
-            try:
-                loaded = await asyncio.get_running_loop().run_in_executor(self._pool, load, self.store / url)
-            except ArtefactError as error:
-                raise bad(str(error)) from None
+            predictor = await self._load(url)
             batcher = Batcher(
-                loaded,
+                predictor,
                 self._pool,
                 most=most,
                 delay_seconds=delay_ms / 1000,
@@ -104,7 +102,7 @@ class Models:
                 observe=lambda images, seconds: self._metrics.computed(name, images, seconds),
             )
             number = max((int(float(v)) for v in served), default=0) + 1
-            one = Version(name, version or f"{number}.0", url, loaded.about, batcher)
+            one = Version(name, version or f"{number}.0", url, predictor.about, batcher)
             batcher.scale(workers)
             for other in served.values():
                 other.default = False
@@ -112,8 +110,24 @@ class Models:
             self._remember()
             return one
 
+    async def _load(self, url: str) -> Predictor:
+        """The artefact of the store.
+
+        Raises Refused: 404 when there is none of this name, 400 when it is damaged.
+        """
+        if not (self.store / url).is_dir():
+            have = ", ".join(sorted(folder.name for folder in self.store.glob("[!.]*"))[:9]) or "nothing"
+            raise Refused(404, "ModelNotFoundException", f"Model not found in the store: {url}; it has {have}")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, load, self.store / url)
+        except ArtefactError as error:
+            raise bad(str(error)) from None
+
     async def unregister(self, name: str, version: str | None = None) -> None:
-        """Stop serving a version, or all of a name. Raises Refused: 404; 403 for a default beside other versions."""
+        """Stop serving a version, or all of a name.
+
+        Raises Refused: 404; 403 for a default beside other versions.
+        """
         async with self._lock:
             gone = [self.find(name, version)] if version else self.versions(name)
             served = self._served[name]
@@ -164,22 +178,22 @@ class Models:
     async def recall(self, say=print) -> None:
         """Serve again what was served before a restart; what cannot be is told, and forgotten with the next change."""
         try:
-            said = json.loads((self.store / MEMORY).read_text())
-            said = [(one.pop("default"), one) for one in said]
+            entries = json.loads((self.store / MEMORY).read_text())
+            registrations = [(entry.pop("default"), entry) for entry in entries]
         except FileNotFoundError:
             return
         except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
             say(f"{self.store / MEMORY}: cannot be read ({error}); nothing is served")
             return
         self._recalling, defaults = True, []
-        for default, one in said:
+        for default, arguments in registrations:
             try:
-                made = await self.register(**one)
+                version = await self.register(**arguments)
             except (Refused, TypeError, ValueError) as error:
-                say(f"{one.get('name')} is not served any more: {error}")
+                say(f"{arguments.get('name')} is not served any more: {error}")
                 continue
             if default:
-                defaults.append(made)
+                defaults.append(version)
         for one in defaults:
             self.set_default(one.name, one.version)
         self._recalling = False

@@ -1,8 +1,8 @@
 """Three HTTP servers on one event loop: predictions, management, metrics.
 
-uvicorn speaks HTTP. It has no time limit for the head of a request, nor for a client to take its answer, so the
-protocol here adds them; bodies are bounded in serving/intake.py. Its own handling of signals, which would end the
-process by the signal, is left out.
+uvicorn speaks HTTP. It has no time limit for the head of a request, nor for a client to take its
+answer, so the protocol here adds them; bodies are bounded in serving/intake.py. Its own handling of
+signals, which would end the process by the signal, is left out.
 """
 
 import asyncio
@@ -37,9 +37,10 @@ class Protocol(HttpToolsProtocol):
     """Closes a connection whose request head is not whole within HEAD_SECONDS or HEAD_BYTES, and one whose client
     takes nothing of its answers for TAKE_SECONDS.
 
-    Who sends no more may still wait for the answer (RFC 9112, section 9.6), or has left: TCP tells only when something
-    is sent. Most are answered within SILENT_SECONDS; what is not by then counts as a client that has left, so that a
-    server which falls behind does not compute for those who gave up.
+    Who sends no more may still wait for the answer (RFC 9112, section 9.6), or has left: TCP tells
+    only when something is sent. Most are answered within SILENT_SECONDS; what is not by then counts
+    as a client that has left, so that a server which falls behind does not compute for those who
+    gave up.
     """
 
     _timer = _stuck = None
@@ -65,12 +66,12 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc) -> None:
         self._head_is_whole()
-        self._taken()
+        self._writes_again()
         if self.cycle is not None and LEAVE in self.cycle.scope:
             self.cycle.scope[LEAVE]()
         super().connection_lost(exc)
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]  asyncio asks for a bool
         """Whether the connection stays open for an answer."""
         if self.cycle is None or self.cycle.response_complete or self.cycle.more_body:
             return False
@@ -84,9 +85,9 @@ class Protocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._taken()
+        self._writes_again()
 
-    def _taken(self) -> None:
+    def _writes_again(self) -> None:
         if self._stuck is not None:
             self._stuck.cancel()
             self._stuck = None
@@ -139,8 +140,8 @@ def _no_such_page(request: Request, error: HTTPException) -> JSONResponse:
 
 def _methods(request: Request) -> list[str]:
     """All that the path has: a method of its own is a route of its own, and the first alone answers 405."""
-    found = [one.methods for one in request.app.routes if one.matches(request.scope)[0] != Match.NONE]
-    return sorted(set().union(*found))
+    routes = [one for one in request.app.routes if one.matches(request.scope)[0] != Match.NONE]
+    return sorted({method for route in routes for method in route.methods})
 
 
 def _own_fault(request: Request, error: Exception) -> JSONResponse:
@@ -148,11 +149,13 @@ def _own_fault(request: Request, error: Exception) -> JSONResponse:
 
 
 def listen(host: str, ports: list[int]) -> list[socket.socket]:
-    """A socket for each port; 0 is any free one. Raises OSError, whose filename is the port that cannot be had.
+    """A socket for each port; 0 is any free one.
+
+    Raises OSError, whose filename is the port that cannot be had.
 
     They listen at once: two servers that have only bound a port both have it.
     """
-    made = []
+    sockets = []
     for port in ports:
         # Named, as asyncio turns off Nagle's algorithm on such alone: an answer's body would wait 40 ms for an ACK.
         one = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -162,8 +165,8 @@ def listen(host: str, ports: list[int]) -> list[socket.socket]:
             one.listen()
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(port)) from None
-        made.append(one)
-    return made
+        sockets.append(one)
+    return sockets
 
 
 async def serve(
@@ -174,7 +177,10 @@ async def serve(
     stop: asyncio.Event,
     ready=lambda: None,
 ) -> None:
-    """Serve until `stop` is set, then answer what is in flight. `ready` is called once all ports answer."""
+    """Serve until `stop` is set, then answer what is in flight.
+
+    `ready` is called once all ports answer.
+    """
     await models.recall()
     applied = applications(models, intake, metrics)
     servers = [_server(Layer(one, cancels=one is applied[0])) for one in applied]  # a model that is loaded is wanted
@@ -199,6 +205,6 @@ def _server(layer: Layer) -> _Server:
         server_header=False,
         timeout_graceful_shutdown=DRAIN_SECONDS,
     )
-    made = _Server(config)
-    layer.connections = made.server_state.connections
-    return made
+    server = _Server(config)
+    layer.connections = server.server_state.connections
+    return server

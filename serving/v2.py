@@ -1,7 +1,7 @@
 """The Open Inference Protocol, version 2: health, metadata, and inference on tensors as JSON.
 
-Input `images`: UINT8 (n, channels, height, width), or the same pixels, 0 to 255, as FP32. Outputs: `probabilities` and
-`logits`, FP32 (n, classes). Normalisation is the server's.
+Input `images`: UINT8 (n, channels, height, width), or the same pixels, 0 to 255, as FP32. Outputs:
+`probabilities` and `logits`, FP32 (n, classes). Normalisation is the server's.
 """
 
 import json
@@ -34,27 +34,27 @@ def routes(models: Models, intake: Intake, metrics: Metrics) -> list[Route]:
         return await measured(metrics, models, request, infer)
 
     async def metadata(request: Request) -> JSONResponse:
-        return JSONResponse(about(models, _asked(models, request)))
+        return JSONResponse(about(models, _find(models, request)))
 
     async def ready(request: Request) -> JSONResponse:
-        model = _asked(models, request)
+        model = _find(models, request)
         return _readiness(model.batcher.workers > 0, name=model.name)
 
     async def all_ready(request: Request) -> JSONResponse:
         return _readiness(all(model.batcher.workers for model in models.all()))
 
-    made = [
+    routes = [
         Route("/v2", _server),
         Route("/v2/health/live", _live),
         Route("/v2/health/ready", all_ready),
     ]
     for base in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
-        made += [
+        routes += [
             Route(base, metadata),
             Route(f"{base}/ready", ready),
             Route(f"{base}/infer", inference, methods=["POST"]),
         ]
-    return made
+    return routes
 
 
 def _readiness(there: bool, **more: str) -> JSONResponse:
@@ -67,13 +67,13 @@ async def _live(request: Request) -> JSONResponse:
 
 async def _server(request: Request) -> JSONResponse:
     try:
-        own = version("syncbed")
+        release = version("syncbed")
     except PackageNotFoundError:  # in the image the code is a folder, not a package
-        own = "unreleased"
-    return JSONResponse({"name": "syncbed", "version": own, "extensions": []})
+        release = "unreleased"
+    return JSONResponse({"name": "syncbed", "version": release, "extensions": []})
 
 
-def _asked(models: Models, request: Request) -> Version:
+def _find(models: Models, request: Request) -> Version:
     return models.find(request.path_params["name"], request.path_params.get("version"))
 
 
@@ -90,23 +90,25 @@ def about(models: Models, model: Version) -> dict:
 
 
 async def _infer(models: Models, intake: Intake, request: Request) -> JSONResponse:
-    model = _asked(models, request)
+    model = _find(models, request)
     model.batcher.refuse_if_full()
-    shape = tuple(model.about.shape)
+    shape = model.about.image_shape
     async with intake.body(request) as body:
         identity, wanted, images = await intake.convert(read, body, shape, model.batcher.most)
-    found = finite(await model.batcher(images))
+    predictions = finite(await model.batcher(images))
     outputs = [
         {
             "name": name,
             "datatype": "FP32",
-            "shape": [len(found), found.shape[2]],
-            "data": found[:, OUTPUTS[name]].ravel().tolist(),
+            "shape": [len(predictions), predictions.shape[2]],
+            "data": predictions[:, OUTPUTS[name]].ravel().tolist(),
         }
         for name in wanted
     ]
-    said = {"model_name": model.name, "model_version": model.version, "outputs": outputs}
-    return JSONResponse(said | ({"id": identity} if identity else {}))
+    answer = {"model_name": model.name, "model_version": model.version, "outputs": outputs}
+    if identity:
+        answer["id"] = identity
+    return JSONResponse(answer)
 
 
 def read(body: bytes, shape: tuple[int, ...], most: int) -> tuple[str, list[str], np.ndarray]:
@@ -114,31 +116,46 @@ def read(body: bytes, shape: tuple[int, ...], most: int) -> tuple[str, list[str]
     _refuse_endless(body, shape, most)
     try:
         with _ALONE:
-            asked = json.loads(body, parse_constant=lambda text: 1 / 0)
-    except (ValueError, RecursionError, ZeroDivisionError):
+            request = json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
         raise bad("the body is no JSON") from None
-    identity = asked.get("id", "") if isinstance(asked, dict) else None
+    identity = request.get("id", "") if isinstance(request, dict) else None
     if not isinstance(identity, str):
         raise bad("the body is no request of the Open Inference Protocol: an object with inputs")
     try:
         identity.encode()
     except UnicodeEncodeError:
         raise bad("id: half a surrogate pair is no text") from None
-    inputs = asked.get("inputs")
+    inputs = request.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
         raise bad("inputs: a list of one tensor, named images")
-    outputs = asked.get("outputs") or [{"name": name} for name in OUTPUTS]
-    names = [one.get("name") if isinstance(one, dict) else None for one in outputs] if isinstance(outputs, list) else []
-    if not names or any(not isinstance(name, str) or name not in OUTPUTS for name in names):
+    return identity, _output_names(request.get("outputs")), _tensor(inputs[0], shape, most)
+
+
+def _refuse_constant(name: str) -> float:
+    """NaN, Infinity and -Infinity, which Python reads and JSON does not have."""
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _output_names(outputs: object) -> list[str]:
+    """The outputs that a request names, each once; all where it names none.
+
+    Raises Refused (400).
+    """
+    if not outputs:
+        return list(OUTPUTS)
+    names = [one.get("name") for one in outputs if isinstance(one, dict)] if isinstance(outputs, list) else []
+    wanted = [name for name in names if isinstance(name, str) and name in OUTPUTS]
+    if not isinstance(outputs, list) or len(wanted) < len(outputs):
         raise bad(f"outputs: a list of {', '.join(OUTPUTS)}")
-    return identity, list(dict.fromkeys(names)), _tensor(inputs[0], shape, most)
+    return list(dict.fromkeys(wanted))
 
 
 def _refuse_endless(body: bytes, shape: tuple[int, ...], most: int) -> None:
     """Raises Refused (400) for more values, lists and objects than `most` images have and _REST besides.
 
-    Counting takes milliseconds. Each list or object that is read takes the garbage collector along, and numpy: 10 MiB
-    of them would be seconds of a core.
+    Counting takes milliseconds. Each list or object that is read takes the garbage collector along,
+    and numpy: 10 MiB of them would be seconds of a core.
     """
     rows = [most * math.prod(shape[:axis]) for axis in range(len(shape) + 1)]
     values, lists = rows[-1], 1 + sum(rows[:-1])
@@ -146,8 +163,8 @@ def _refuse_endless(body: bytes, shape: tuple[int, ...], most: int) -> None:
         raise bad(f"the body holds more than a request for {most} images takes")
 
 
-def _tensor(given: dict, shape: tuple[int, ...], most: int) -> np.ndarray:
-    name, kind, size = given.get("name"), given.get("datatype"), given.get("shape")
+def _tensor(tensor: dict, shape: tuple[int, ...], most: int) -> np.ndarray:
+    name, kind, size = tensor.get("name"), tensor.get("datatype"), tensor.get("shape")
     if name != "images" or not isinstance(kind, str) or kind not in _TYPES:
         raise bad("inputs: one tensor named images, of datatype UINT8 or FP32")
     if (
@@ -160,7 +177,7 @@ def _tensor(given: dict, shape: tuple[int, ...], most: int) -> np.ndarray:
     if not 1 <= size[0] <= most:
         raise bad(f"shape: 1 to {most} images in one request")
     try:
-        values = np.array(given.get("data"))
+        values = np.array(tensor.get("data"))
     except (ValueError, OverflowError, RecursionError):
         raise bad("data: a list of numbers, flat or nested as shape says") from None
     if (

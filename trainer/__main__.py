@@ -53,7 +53,10 @@ def run(rank: Rank) -> None:
 
 
 def settle(rank: Rank, place: environment.Place) -> int:
-    """Settle threads, network interface and memory, and tell Started. Returns the number of compute threads."""
+    """Settle threads, network interface and memory, and tell Started.
+
+    Returns the number of compute threads.
+    """
     threads = environment.threads()
     interface = environment.interface(place.master_addr, place.master_port)
     environment.settle(threads, interface)
@@ -72,7 +75,7 @@ def settle(rank: Rank, place: environment.Place) -> int:
 
 
 def take_part(rank: Rank, spec: RunSpec, folder: Path, wire: "Wire") -> None:
-    """Do what this rank's role is, with the prepared data in `folder`, from the first step to the last word."""
+    """Do this rank's part in the run, by its role. `folder`: of the prepared data."""
     from trainer.data import prepared
     from trainer.run.loop import Run
     from trainer.servers.evaluator import watch
@@ -96,7 +99,10 @@ def _folder(name: str) -> Path | None:
 
 
 def connect(rank: Rank, spec: RunSpec, place: environment.Place) -> "Wire":
-    """Start the heartbeat and form the process group, where the strategy is distributed. Raises WireError."""
+    """Start the heartbeat and form the process group, where the strategy is distributed.
+
+    Raises WireError.
+    """
     from trainer.wire.alone import AloneWire
     from trainer.wire.collectives import Wire
     from trainer.wire.gloo import PrefixStore, open_stores
@@ -113,7 +119,10 @@ def connect(rank: Rank, spec: RunSpec, place: environment.Place) -> "Wire":
 
 
 def peak_memory() -> int:
-    """Peak resident set of this process in bytes. Not getrusage's, which inherits that of the process before exec."""
+    """Peak resident set of this process in bytes.
+
+    Not getrusage's, which inherits that of the process before exec.
+    """
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024

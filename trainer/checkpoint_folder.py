@@ -1,4 +1,6 @@
-"""A checkpoint on disk, as both sides know it. No torch here; trainer/checkpoint reads and writes what is inside.
+"""A checkpoint on disk, as both sides know it.
+
+No torch here; trainer/checkpoint reads and writes what is inside.
 
 checkpoints/step-000040/
     model.pt              what an evaluation or a server of predictions needs
@@ -64,7 +66,10 @@ def read(folder: Path) -> Complete:
 
 
 def verify(folder: Path, names: list[str] | None = None) -> Complete:
-    """Compare size and SHA-256 of the files (all of them, or `names`) with complete.json. Raises DamagedError."""
+    """Compare size and SHA-256 of the files (all of them, or `names`) with complete.json.
+
+    Raises DamagedError.
+    """
     complete = read(folder)
     for name in names or complete.files:
         path, file = folder / name, complete.files.get(name)

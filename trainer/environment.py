@@ -1,4 +1,6 @@
-"""What must be settled before torch is imported: threads, the network interface, memory. No torch here.
+"""What must be settled before torch is imported: threads, the network interface, memory.
+
+No torch here.
 
 OpenMP and Gloo read their settings from the environment when they are loaded, so these come first.
 """
@@ -60,8 +62,9 @@ def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
 def threads(environ=os.environ, root: Path = Path("/sys/fs/cgroup")) -> int:
     """Compute threads of this rank: its cores rounded down, at least 1.
 
-    The node's cores are SYNCBED_CPUS (set by a launcher whose nodes are no cgroups of their own), else the cgroup's
-    quota, else all cores this process may run on. The LOCAL_WORLD_SIZE ranks of the node share them.
+    The node's cores are SYNCBED_CPUS (set by a launcher whose nodes are no cgroups of their own),
+    else the cgroup's quota, else all cores this process may run on. The LOCAL_WORLD_SIZE ranks of
+    the node share them.
     """
     if text := environ.get("SYNCBED_CPUS"):
         try:
@@ -96,7 +99,8 @@ def interface(master_addr: str, master_port: int) -> str:
 def settle(thread_count: int, interface_name: str, environ=os.environ) -> None:
     """Set what OpenMP, MKL and Gloo read when torch is imported.
 
-    PASSIVE: waiting OpenMP threads sleep. Spinning ones took 2.6 times the step time where ranks share cores.
+    PASSIVE: waiting OpenMP threads sleep. Spinning ones took 2.6 times the step time where ranks
+    share cores.
     """
     environ["OMP_NUM_THREADS"] = environ["MKL_NUM_THREADS"] = str(thread_count)
     environ["OMP_WAIT_POLICY"] = "PASSIVE"
@@ -104,10 +108,13 @@ def settle(thread_count: int, interface_name: str, environ=os.environ) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what is freed for the next tensor, whatever its size. Does nothing where it is not glibc.
+    """Let the C library keep what is freed for the next tensor, whatever its size.
 
-    By default memory of 32 MB and more goes back to the kernel at once, and all the gradients in one tensor are more:
-    the kernel clears the pages of the next one, which takes ten times as long as to fill them (4 tensors of 37 MB:
+    Does nothing where it is not glibc.
+
+    By default memory of 32 MB and more goes back to the kernel at once, and all the gradients in
+    one tensor are more: the kernel clears the pages of the next one, which takes ten times as long
+    as to fill them (4 tensors of 37 MB:
     155 ms against 27 ms), and a step makes some. Source: mallopt(3).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

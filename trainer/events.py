@@ -1,7 +1,7 @@
 """What a rank says: one JSON object a line on its standard output, and nothing else is said there.
 
-Every event carries `event` (its kind), `rank` and `time` (Unix seconds). The monitor makes progress bars, results and
-error reports from this stream alone. Fields carry their unit in their name.
+Every event carries `event` (its kind), `rank` and `time` (Unix seconds). The monitor makes progress
+bars, results and error reports from this stream alone. Fields carry their unit in their name.
 
     write(Step(rank=0, step=1, ...))          # in the rank
     parse('{"event": "step", ...}')           # in the monitor: the dataclass, or None for a line that is no event
@@ -52,7 +52,10 @@ class Ready(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Step(Event):
-    """One optimizer step. `loss` and `accuracy` are of this rank's share of the batch, before the update."""
+    """One optimizer step.
+
+    `loss` and `accuracy` are of this rank's share of the batch, before the update.
+    """
 
     step: int  # from 1
     epoch: int  # from 1
@@ -142,9 +145,12 @@ class Finished(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Failed(Event):
-    """The rank's last word when something went wrong. `kind` says whose fault it looks like from here.
+    """The rank's last word when something went wrong.
 
-    own: this rank's error. peer: another rank is gone. deadline: a collective took longer than DEADLINE.
+    `kind` says whose fault it looks like from here.
+
+    own: this rank's error. peer: another rank is gone. deadline: a collective took longer than
+    DEADLINE.
     mismatch: ranks disagree about a collective. input: data or spec cannot be used.
     """
 
@@ -196,7 +202,9 @@ class Proxies(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Restart(Event):
-    """From the orchestrator: the run goes on from a checkpoint (RESTARTS=). `rank`: the one that was lost, if known.
+    """From the orchestrator: the run goes on from a checkpoint (RESTARTS=).
+
+    `rank`: the one that was lost, if known.
 
     Steps beyond `from_step` that stand before this event are lost, and are done again after it.
     """
@@ -211,7 +219,10 @@ class Restart(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Fault(Event):
-    """From the orchestrator: a fault (FAULT=) was brought about, or taken back. `rank`: its target, 0 for a node's."""
+    """From the orchestrator: a fault (FAULT=) was brought about, or taken back.
+
+    `rank`: its target, 0 for a node's.
+    """
 
     fault: str  # in the words of FAULT=
     moment: str  # begin or end
@@ -226,7 +237,10 @@ _lock = threading.Lock()
 
 
 def to_line(event: Event) -> str:
-    """The event as one line of JSON, without the newline. JSON has no NaN: a number that is not finite becomes null."""
+    """The event as one line of JSON, without the newline.
+
+    JSON has no NaN: a number that is not finite becomes null.
+    """
     values = {"event": type(event).__name__.lower()} | asdict(event)
     return json.dumps(finite(values), allow_nan=False)
 
@@ -249,7 +263,10 @@ def write(event: Event, stream: TextIO | None = None) -> None:
 
 
 def parse(line: str) -> Event | None:
-    """The event on this line; None when the line is no event (a library printed it). Unknown fields are passed over."""
+    """The event on this line; None when the line is no event (a library printed it).
+
+    Unknown fields are passed over.
+    """
     try:
         values = json.loads(line)
         kind = _KINDS[values.pop("event")]

@@ -1,8 +1,11 @@
-"""Who sits where: the ranks of a run, the node each is on, and what it does there. Derived from the spec by both sides.
+"""Who sits where: the ranks of a run, the node each is on, and what it does there.
 
-Workers come first and are numbered node by node, so that rank 0 is always a worker on node 0. Parameter servers follow,
-then the evaluator. A server that shares nodes (COLOCATED=1) sits beside the workers, one server a node in turn;
-otherwise servers have the last nodes to themselves. The evaluator sits beside the last server.
+Derived from the spec by both sides.
+
+Workers come first and are numbered node by node, so that rank 0 is always a worker on node 0.
+Parameter servers follow, then the evaluator. A server that shares nodes (COLOCATED=1) sits beside
+the workers, one server a node in turn; otherwise servers have the last nodes to themselves. The
+evaluator sits beside the last server.
 """
 
 from dataclasses import dataclass

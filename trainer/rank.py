@@ -1,4 +1,7 @@
-"""A rank's process as its launcher sees it: its events, its heartbeat, and how it ends. No torch here."""
+"""A rank's process as its launcher sees it: its events, its heartbeat, and how it ends.
+
+No torch here.
+"""
 
 import os
 import signal
@@ -17,7 +20,8 @@ TELL_SECONDS = 10.0  # how long a rank that failed waits for its last words to b
 class Rank:
     """This process as its launcher sees it: what it says, its heartbeat, and how it ends.
 
-    What it says is written by a thread of its own: whoever reads it may be stopped (Ctrl-Z), and training goes on.
+    What it says is written by a thread of its own: whoever reads it may be stopped (Ctrl-Z), and
+    training goes on.
     """
 
     def __init__(self, stream: TextIO):
@@ -52,7 +56,8 @@ class Rank:
     def begin(self) -> None:
         """Start the heartbeat, and the thread that ends this process on a signal.
 
-        Both are threads because the main one may be deep in a collective, where no Python handler would run.
+        Both are threads because the main one may be deep in a collective, where no Python handler
+        would run.
         """
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
@@ -88,8 +93,8 @@ class Rank:
     ) -> NoReturn:
         """Say Failed, tell the peers, end the process at once: Gloo's threads may hang on a peer that is gone.
 
-        `quietly`: leave without waiting for the peers to read the farewell. `overdue`: a peer missed DEADLINE. Never
-        returns.
+        `quietly`: leave without waiting for the peers to read the farewell. `overdue`: a peer
+        missed DEADLINE. Never returns.
         """
         if not self._ending.acquire(blocking=False):
             threading.Event().wait()  # another thread is ending the process

@@ -1,8 +1,9 @@
 """Every strategy, model and data set by name, without importing torch.
 
-The monitor validates a spec and the trainer builds from it, so the names live here once, with the place of the code as
-"module:attribute". Adding a strategy or a model is one file and one line in this table. How a data set is prepared is
-the orchestrator's part: see monitor/data/catalogue.py. Ranks only read what was prepared.
+The monitor validates a spec and the trainer builds from it, so the names live here once, with the
+place of the code as "module:attribute". Adding a strategy or a model is one file and one line in
+this table. How a data set is prepared is the orchestrator's part: see monitor/data/catalogue.py.
+Ranks only read what was prepared.
 """
 
 from dataclasses import dataclass
@@ -165,6 +166,11 @@ DATA = {  # of two that fit a model, the first is its default
     "fashion_mnist": DataSet("Fashion-MNIST: 60,000 + 10,000 pieces of clothing", GREY, 10),
     "synthetic": DataSet("learnable images made from the seed, nothing fetched", None, 10),
 }
+
+
+def shape_text(shape: Shape) -> str:
+    """A shape as people write it: 3x32x32."""
+    return "x".join(map(str, shape))
 
 
 def image_shape(model: str, data: str) -> Shape:

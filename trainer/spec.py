@@ -1,4 +1,6 @@
-"""RunSpec: everything that decides what a run computes. Besides events, the only thing that both sides share.
+"""RunSpec: everything that decides what a run computes.
+
+Besides events, the only thing that both sides share.
 
 spec = RunSpec.from_settings({"SYNC": "ddp", "BATCH": "128"})   # the words of `make run`
 RunSpec.from_json(spec.to_json()) == spec
@@ -7,7 +9,7 @@ RunSpec.from_json(spec.to_json()) == spec
 import json
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 
-from trainer.registry import COMPRESSORS, DATA, MODELS, SYNCS, Shape, default_data, image_shape
+from trainer.registry import COMPRESSORS, DATA, MODELS, SYNCS, Shape, default_data, image_shape, shape_text
 from trainer.values import Check, SpecError, convert, number, one_of, unknown, whole
 
 PRECISIONS = ("fp32", "bf16")
@@ -21,7 +23,10 @@ SWITCH = whole(0, 1)
 
 
 def setting(name: str, default, help: str, check: Check | None = None):
-    """A field of the spec that the user sets as NAME=value. `check`: of its value, whatever the others are."""
+    """A field of the spec that the user sets as NAME=value.
+
+    `check`: of its value, whatever the others are.
+    """
     return field(default=default, metadata={"setting": name, "help": help, "check": check})
 
 
@@ -133,7 +138,7 @@ class RunSpec:
                 raise SpecError(f.metadata["setting"], getattr(self, f.name), text)
 
     def _check_companions(self) -> None:
-        """Refuse a setting that goes with one value of another setting, where that has another value."""
+        """Refuse a setting that only one value of another setting looks at."""
         for name, companion, value in (
             ("ratio", "compress", "topk"),
             ("compress_rank", "compress", "powersgd"),
@@ -144,7 +149,7 @@ class RunSpec:
                 raise SpecError(names[name], getattr(self, name), f"goes with {names[companion]}={value}")
 
     def _check_batch(self) -> None:
-        """Refuse a batch that does not divide over the workers, and nodes and shares that leave nobody to train."""
+        """Refuse a batch that does not divide over the workers, or no workers at all."""
         if self.servers_alone >= self.nodes:
             text = f"SERVERS={self.servers} leaves no node for a worker; COLOCATED=1 would do"
             raise SpecError("NODES", self.nodes, text)
@@ -206,7 +211,10 @@ class RunSpec:
 
     @classmethod
     def from_settings(cls, settings: dict[str, str]) -> "RunSpec":
-        """Build from the words of `make run`, all values text. A word that is not a setting raises SpecError."""
+        """Build from the words of `make run`, all values text.
+
+        A word that is not a setting raises SpecError.
+        """
         values = cls.values_of(settings)
         if "epochs" in values:
             values.setdefault("steps", None)
@@ -224,7 +232,10 @@ class RunSpec:
 
     @classmethod
     def values_of(cls, settings: dict[str, str]) -> dict:
-        """Fields and their values from the words of `make run`. Raises SpecError; ranges are not checked yet."""
+        """Fields and their values from the words of `make run`.
+
+        Raises SpecError; ranges are not checked yet.
+        """
         by_setting = {f.metadata["setting"]: f for f in fields(cls)}
         values = {}
         for name, text in settings.items():
@@ -234,7 +245,10 @@ class RunSpec:
         return values
 
     def changed(self, values: dict) -> "RunSpec":
-        """This spec with other values; STEPS takes the place of EPOCHS and the other way round. Raises SpecError."""
+        """This spec with other values; STEPS takes the place of EPOCHS and the other way round.
+
+        Raises SpecError.
+        """
         if values.keys() & {"steps", "epochs"}:
             values = {"steps": None, "epochs": None} | values
         return replace(self, **values)
@@ -279,11 +293,6 @@ class RunSpec:
         if values.get("shares") is not None:
             values["shares"] = tuple(values["shares"])
         return cls(**values)
-
-
-def shape_text(shape: Shape) -> str:
-    """A shape as people write it: 3x32x32."""
-    return "x".join(map(str, shape))
 
 
 assert all(f.default is not MISSING for f in fields(RunSpec)), "every setting has a default"

@@ -1,8 +1,9 @@
 """Import torch without its compiler.
 
-The first optimizer or DistributedDataParallel that is built imports torch._dynamo, 900 modules, as long again as torch
-itself, only to mark some of its functions as not to be compiled. Nothing is compiled here, and start-up time counts
-where ranks share cores, so a stand-in answers those marks. Any other attribute loads the real module.
+The first optimizer or DistributedDataParallel that is built imports torch._dynamo, 900 modules, as
+long again as torch itself, only to mark some of its functions as not to be compiled. Nothing is
+compiled here, and start-up time counts where ranks share cores, so a stand-in answers those marks.
+Any other attribute loads the real module.
 """
 
 import importlib
@@ -35,8 +36,9 @@ class _StandIn(ModuleType):
 
 
 def without_compiler() -> None:
-    """Put the stand-in in place, unless the compiler is there already. Call it after init_process_group, which clears
-    the compiler's caches if it finds it imported.
+    """Put the stand-in in place, unless the compiler is there already.
+
+    Call it after init_process_group, which clears the compiler's caches if it finds it imported.
     """
     if NAME not in sys.modules:
         sys.modules[NAME] = torch._dynamo = _StandIn(NAME)

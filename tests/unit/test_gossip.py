@@ -64,7 +64,7 @@ class FakeWire:
 def build(links, absent=None, topology="ring"):
     spec = RunSpec(sync="gossip", nodes=4, batch=8, topology=topology)
     sync = Gossip(FakeWire(absent or {}), spec)
-    sync.ranks, sync.links = sync.wire, links
+    sync.full_wire, sync.links = sync.wire, links
     sync.model = torch.nn.Linear(2, 1, bias=False)
     torch.nn.init.constant_(sync.model.weight, 3.0)
     sync.waiting = gossip_module.ThreadPoolExecutor(2)
@@ -84,16 +84,16 @@ def test_all_there_are_averaged_and_counted():
     sync = build({0: FakeLink(6.0), 2: FakeLink(9.0)})
     sync.mix(1)
     assert weight(sync) == {6.0}
-    assert (sync.synchronisations, sync.ranks.party.notes) == (1, ["swap of 2 float32"])
-    assert sync.ranks.traffic.take() == {("swap", "sent"): 16, ("swap", "received"): 16}
+    assert (sync.synchronisations, sync.full_wire.party.notes) == (1, ["swap of 2 float32"])
+    assert sync.full_wire.traffic.take() == {("swap", "sent"): 16, ("swap", "received"): 16}
 
 
 def test_a_lost_neighbour_is_skipped_from_then_on():
     sync = build({0: FakeLink(6.0), 2: FakeLink(None)}, {2: "no sign of life for 3 s"})
     sync.mix(1)
     assert weight(sync) == {4.5}  # of 3 and 6
-    assert sync.ranks.party.root == {"lost/2": b"no sign of life for 3 s"}
-    assert sync.ranks.traffic.take() == {("swap", "sent"): 8, ("swap", "received"): 8}
+    assert sync.full_wire.party.root == {"lost/2": b"no sign of life for 3 s"}
+    assert sync.full_wire.traffic.take() == {("swap", "sent"): 8, ("swap", "received"): 8}
     sync.mix(2)
     assert weight(sync) == {5.25}
 

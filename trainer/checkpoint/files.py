@@ -3,8 +3,9 @@
 torch.load("checkpoints/step-000040/model.pt", weights_only=True)
     -> {"schema", "spec", "step", "epoch", "model", "inputs"}
 
-A rank's state is one flat dictionary of tensors and plain values (state.py). Where ranks hold the same, it is
-written once: rank 0's file leaves out what model.pt holds, the other files leave out what rank 0's state holds.
+A rank's state is one flat dictionary of tensors and plain values (state.py). Where ranks hold the
+same, it is written once: rank 0's file leaves out what model.pt holds, the other files leave out
+what rank 0's state holds.
 """
 
 import json
@@ -37,10 +38,11 @@ def save(
     inputs: dict,
     facts: dict[str, str],
 ) -> tuple[str, int] | None:
-    """All ranks together: write the folder of `step` into `checkpoints`, complete.json last. Raises CheckpointError.
+    """All ranks together: write the folder of `step` into `checkpoints`, complete.json last.
 
-    `state`: this rank's. `model`: the bare module's state for model.pt, the same on every rank. `inputs`: what images
-    it takes, see Prepared.inputs. Returns the folder's name and its bytes on rank 0, None on the others.
+    `state`: this rank's. `model`: the bare module's state for model.pt, the same on every rank.
+    `inputs`: what images it takes, see Prepared.inputs. Returns the folder's name and its bytes on
+    rank 0, None on the others. Raises CheckpointError.
     """
     folder = checkpoints / name_of(step)
     digests = {name: digest(value) for name, value in state.items()} if wire.world_size > 1 else {}
@@ -67,14 +69,19 @@ def save(
 
 
 def _write_rank(folder: Path, rank: int, step: int, state: dict, elsewhere: list[str]) -> dict:
-    """Write the rank's own file: its state, but for the names that are `elsewhere`. Returns as `write`."""
+    """Write the rank's own file: its state, but for the names that are `elsewhere`.
+
+    Returns as `write`.
+    """
     here = {name: _compact(value) for name, value in state.items() if name not in set(elsewhere)}
     content = {"schema": SCHEMA, "rank": rank, "step": step, "own": here, "elsewhere": elsewhere}
     return write(folder / rank_file(rank), lambda file: torch.save(content, file))
 
 
 def load(folder: Path, wire: Wire, facts: dict[str, str]) -> tuple[Complete, dict]:
-    """This rank's state from the folder of one step. Raises InputError when it is damaged or not of this job.
+    """This rank's state from the folder of one step.
+
+    Raises InputError when it is damaged or not of this job.
 
     `facts` must equal those that were saved.
     """

@@ -27,7 +27,10 @@ def capture(run) -> dict:
 
 
 def restore(run, state: dict) -> None:
-    """Put a Run that was just built where `capture` found another. The random state comes last: nothing draws after."""
+    """Put a Run that was just built where `capture` found another.
+
+    The random state comes last: nothing draws after.
+    """
     weights = {name.removeprefix(MODEL_PART): v for name, v in state.items() if name.startswith(MODEL_PART)}
     run.model.load_state_dict(weights)
     optimizer = run.optimizer.state_dict()
@@ -43,11 +46,14 @@ def restore(run, state: dict) -> None:
 
 
 def merge_states(model, wire: Wire) -> dict:
-    """The model's state as one for all ranks; every rank gets the same. The model itself is not touched.
+    """The model's state as one for all ranks; every rank gets the same.
 
-    What all ranks hold alike stays to the last bit. Of what differs, floating-point values become their mean over the
-    ranks, in one all-reduce: running statistics of batch norm, which each rank takes from its own samples, and the
-    weights of replicas that are apart between two synchronisations. Training never reads the result.
+    The model itself is not touched.
+
+    What all ranks hold alike stays to the last bit. Of what differs, floating-point values become
+    their mean over the ranks, in one all-reduce: running statistics of batch norm, which each rank
+    takes from its own samples, and the weights of replicas that are apart between two
+    synchronisations. Training never reads the result.
     """
     state = model.state_dict()
     if wire.world_size == 1:

@@ -1,4 +1,6 @@
-"""The surface of a compressor: what travels in place of gradients. One file, one class, one line in the registry.
+"""The surface of a compressor: what travels in place of gradients.
+
+One file, one class, one line in the registry.
 
 What a strategy hands over need not be gradients: with diloco it is the change of the weights.
 
@@ -6,8 +8,9 @@ Two forms, for one and the same idea:
     reduce           gradients become their sum over the ranks, by collectives that the strategy hands in
     encode, decode   one rank's gradients as one tensor, for strategies that send from point to point
 
-Gradients are a dict from parameter name to tensor. Names matter: what error feedback keeps is kept by name, so one
-compressor can serve several groups of gradients, as long as the groups stay the same from step to step.
+Gradients are a dict from parameter name to tensor. Names matter: what error feedback keeps is kept
+by name, so one compressor can serve several groups of gradients, as long as the groups stay the
+same from step to step.
 """
 
 from collections.abc import Callable
@@ -51,7 +54,10 @@ class Compressor:
         raise NotImplementedError
 
     def encode(self, gradients: Gradients) -> torch.Tensor:
-        """What travels for these gradients, a 1-d tensor. May be a view of them, and may use them up."""
+        """What travels for these gradients, a 1-d tensor.
+
+        May be a view of them, and may use them up.
+        """
         raise NotImplementedError
 
     def message(self, gradients: Gradients) -> torch.Tensor:

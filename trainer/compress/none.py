@@ -7,7 +7,10 @@ from trainer.flat import flatten, unflatten
 
 
 class Plain(Compressor):
-    """Every element in the type it has: what is sent is S bytes. A subclass says in which other type they travel."""
+    """Every element in the type it has: what is sent is S bytes.
+
+    A subclass says in which other type they travel.
+    """
 
     dtype = torch.float32
 

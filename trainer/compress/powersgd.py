@@ -12,13 +12,16 @@ START = "start/"
 class PowerSgd(ErrorFeedback):
     """A gradient of shape (m, ...) is a matrix M of m x k, sent as P (m x r) and Q (k x r), r = min(RANK, m, k).
 
-    Source: Vogels et al., PowerSGD, 2019 (arXiv:1905.13727), algorithms 1 and 2. One power iteration, from the Q of the
-    step before (warm start), orthonormalised: P = M Q summed over the ranks, orthonormalised; Q = M'P summed; then PQ'
-    stands for the sum of M. Biases and other vectors travel as they are, along with the Ps.
-    What is sent is 4(m + k)r bytes for a matrix, 4m for a vector; a RANK near min(m, k) sends more than it saves.
+    Source: Vogels et al., PowerSGD, 2019 (arXiv:1905.13727), algorithms 1 and 2. One power
+    iteration, from the Q of the step before (warm start), orthonormalised: P = M Q summed over the
+    ranks, orthonormalised; Q = M'P summed; then PQ' stands for the sum of M. Biases and other
+    vectors travel as they are, along with the Ps.
+    What is sent is 4(m + k)r bytes for a matrix, 4m for a vector; a RANK near min(m, k) sends more
+    than it saves.
 
-    Each rank keeps M - P(M'P)', so that what it sent and what it kept make up its own gradient. From point to point, a
-    rank makes P of its own M alone. The first Q is drawn from SEED, alike on all ranks.
+    Each rank keeps M - P(M'P)', so that what it sent and what it kept make up its own gradient.
+    From point to point, a rank makes P of its own M alone. The first Q is drawn from SEED, alike on
+    all ranks.
     """
 
     def __init__(self, spec):

@@ -12,9 +12,11 @@ from trainer.flat import flatten, unflatten
 class TopK(ErrorFeedback):
     """Of the m entries of a group of gradients, taken together, the k = ceil(RATIO * m) largest in size are sent.
 
-    Source: Stich et al., Sparsified SGD with memory, 2018 (arXiv:1809.07599); error feedback keeps the others.
-    What is sent is 8k bytes: k indices as int32, then k values as float32, in one int32 tensor. Ranks choose different
-    entries, so these cannot be summed on their way: every rank gathers every rank's, 8k(n-1) bytes sent and received.
+    Source: Stich et al., Sparsified SGD with memory, 2018 (arXiv:1809.07599); error feedback keeps
+    the others.
+    What is sent is 8k bytes: k indices as int32, then k values as float32, in one int32 tensor.
+    Ranks choose different entries, so these cannot be summed on their way: every rank gathers every
+    rank's, 8k(n-1) bytes sent and received.
     """
 
     def reduce(self, gradients: Gradients, total: Sum, gather: Gather) -> None:

@@ -1,7 +1,8 @@
 """Which samples a rank sees in a step, and how they are turned into tensors: on whole batches, never sample by sample.
 
-All randomness is drawn for the whole global batch, from (seed, epoch) or (seed, step), and then cut into the ranks'
-shares. So n ranks together see exactly what one rank with the joined batch sees, in the same order.
+All randomness is drawn for the whole global batch, from (seed, epoch) or (seed, step), and then cut
+into the ranks' shares. So n ranks together see exactly what one rank with the joined batch sees, in
+the same order.
 """
 
 import numpy as np
@@ -27,9 +28,10 @@ def weighted_share(total: int, rank: int, shares: tuple[int, ...]) -> slice:
 class Batches:
     """The training batches of one rank.
 
-    `batches(step)`, with steps from 1, gives images float32 (b, C, H, W), channels last, and labels int64 (b,), where
-    b = batch / world_size, or this rank's part by `shares`, which then are one number for each rank. The last,
-    incomplete batch of an epoch is dropped. Raises InputError when the training set is smaller than one batch.
+    `batches(step)`, with steps from 1, gives images float32 (b, C, H, W), channels last, and labels
+    int64 (b,), where b = batch / world_size, or this rank's part by `shares`, which then are one
+    number for each rank. The last, incomplete batch of an epoch is dropped. Raises InputError when
+    the training set is smaller than one batch.
     """
 
     def __init__(
@@ -77,8 +79,8 @@ class Batches:
     def dropout_seed(self, step: int) -> int:
         """What to seed torch's generator with for this step: masks depend on seed, step and rank, on nothing before.
 
-        So a run that is resumed drops what one that never stopped drops. Unlike crops, masks of n ranks are not those
-        of one rank with the joined batch.
+        So a run that is resumed drops what one that never stopped drops. Unlike crops, masks of n
+        ranks are not those of one rank with the joined batch.
         """
         return int(np.random.SeedSequence([self.seed, _DROPOUT, step, self.rank]).generate_state(1)[0])
 
@@ -86,8 +88,8 @@ class Batches:
 class OwnPart(Batches):
     """The training batches of a rank that only ever sees its own part of the training set.
 
-    The part is a random n-th, drawn from the seed once; an epoch goes through it in the order of the whole set's
-    permutation. With one rank these are the batches of `Batches`.
+    The part is a random n-th, drawn from the seed once; an epoch goes through it in the order of
+    the whole set's permutation. With one rank these are the batches of `Batches`.
     """
 
     def indices(self, step: int) -> np.ndarray:
@@ -106,7 +108,8 @@ class OwnPart(Batches):
 def crop_and_flip(images: np.ndarray, rows: np.ndarray, columns: np.ndarray, flips: np.ndarray) -> np.ndarray:
     """Pad with PAD black pixels, cut each image out again at its own (row, column), mirror where `flips` says so.
 
-    images (b, C, H, W); rows and columns int (b,), 0..2*PAD; flips bool (b,). One gather for the whole batch.
+    images (b, C, H, W); rows and columns int (b,), 0..2*PAD; flips bool (b,). One gather for the
+    whole batch.
     """
     count, channels, height, width = images.shape
     padded = np.pad(images, ((0, 0), (0, 0), (PAD, PAD), (PAD, PAD)))

@@ -50,7 +50,10 @@ class Prepared:
 
 
 def load(folder: Path) -> Prepared:
-    """Open the prepared data set in `folder` and check all that can be checked cheaply. Raises InputError."""
+    """Open the prepared data set in `folder` and check all that can be checked cheaply.
+
+    Raises InputError.
+    """
     manifest = _manifest(folder)
     try:
         shape, classes = tuple(manifest["shape"]), tuple(manifest["classes"])

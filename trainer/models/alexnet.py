@@ -1,12 +1,13 @@
 """AlexNet for 32x32 images: the single-tower layers of Krizhevsky, arXiv:1404.5997, of which 95 % are linear.
 
-All layers have the sizes that the network has for 224x224 images, so the parameters are the same 57,044,810 at 10
-classes: 228 MB of gradients to synchronise. Only the way down to the last feature maps, 256 x 6 x 6, is shorter, since
-there is less to come down from: the 11x11 stem takes steps of 1 pixel, not 4, and the last of the three poolings is
-left out. That is 202 million multiply-adds an image, where the original has 710 million.
+All layers have the sizes that the network has for 224x224 images, so the parameters are the same
+57,044,810 at 10 classes: 228 MB of gradients to synchronise. Only the way down to the last feature
+maps, 256 x 6 x 6, is shorter, since there is less to come down from: the 11x11 stem takes steps of
+1 pixel, not 4, and the last of the three poolings is left out. That is 202 million multiply-adds an
+image, where the original has 710 million.
 
-Dropout, 0.5 before each of the two hidden linear layers, draws from torch's generator, which the training loop seeds
-for each step.
+Dropout, 0.5 before each of the two hidden linear layers, draws from torch's generator, which the
+training loop seeds for each step.
 """
 
 from torch import nn

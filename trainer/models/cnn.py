@@ -9,7 +9,8 @@ from torch import nn
 def cnn3(classes: int = 10, shape: tuple[int, int, int] = (3, 32, 32)) -> nn.Sequential:
     """Images (batch, 3, 32, 32) to logits: 6, then 16 filters of 5x5, a hidden layer of 64. 29,186 parameters.
 
-    In the manner of LeNet-5 (LeCun et al., 1998): each convolution is followed by a ReLU and a 2x2 max-pooling.
+    In the manner of LeNet-5 (LeCun et al., 1998): each convolution is followed by a ReLU and a 2x2
+    max-pooling.
     """
     return nn.Sequential(
         nn.Conv2d(shape[0], 6, 5),  # 28x28
@@ -28,9 +29,9 @@ def cnn3(classes: int = 10, shape: tuple[int, int, int] = (3, 32, 32)) -> nn.Seq
 def cnn5(classes: int = 10, shape: tuple[int, int, int] = (1, 28, 28)) -> nn.Sequential:
     """Images (batch, 1, 28, 28) to logits: 10, then 20 filters of 5x5, a hidden layer of 50. 9,840 parameters.
 
-    Its order (convolution, pooling, ReLU, twice; dropout, pooling; two linear layers) is that of a report on parallel
-    SGD which gives no widths; these are the usual ones of a first network for MNIST. Dropout draws from torch's
-    generator, which the training loop seeds for each step.
+    Its order (convolution, pooling, ReLU, twice; dropout, pooling; two linear layers) is that of a
+    report on parallel SGD which gives no widths; these are the usual ones of a first network for
+    MNIST. Dropout draws from torch's generator, which the training loop seeds for each step.
     """
     return nn.Sequential(
         nn.Conv2d(shape[0], 10, 5),  # 24x24

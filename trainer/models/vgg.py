@@ -1,7 +1,7 @@
 """VGG with batch norm for 32x32 images: Simonyan & Zisserman, arXiv:1409.1556, with one linear layer as classifier.
 
-Five poolings leave 512 x 1 x 1 of a 32x32 image, so that one Linear(512, classes) takes the place of the paper's
-three. Weights are drawn as torch's layers draw them by default.
+Five poolings leave 512 x 1 x 1 of a 32x32 image, so that one Linear(512, classes) takes the place
+of the paper's three. Weights are drawn as torch's layers draw them by default.
 """
 
 from torch import nn

@@ -30,8 +30,9 @@ def evaluate(
 ) -> Score:
     """Score the model on the whole test set; every rank gets the result. Raises WireError.
 
-    `autocast` is the context of the forward passes; `when` names the ranks' meeting, each name once. `scored` is
-    told the samples of each batch as this rank has scored it. Sums travel as float64, in which counts are exact.
+    `autocast` is the context of the forward passes; `when` names the ranks' meeting, each name
+    once. `scored` is told the samples of each batch as this rank has scored it. Sums travel as
+    float64, in which counts are exact.
     """
     classes = len(data.classes)
     loss, confusion = 0.0, torch.zeros(classes * classes, dtype=torch.int64)

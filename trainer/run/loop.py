@@ -1,4 +1,7 @@
-"""One rank's run: build, train step by step, evaluate. Everything it has to say goes to `tell` as events."""
+"""One rank's run: build, train step by step, evaluate.
+
+Everything it has to say goes to `tell` as events.
+"""
 
 import math
 import time
@@ -32,11 +35,13 @@ Tell = Callable[[events.Event], None]
 
 
 class Run:
-    """A model, its data and a strategy on one rank. Built by every rank with the same spec and data.
+    """A model, its data and a strategy on one rank.
 
-    `out`: folder for checkpoints, None for none. `bf16_hint`: this CPU has bf16 instructions. `resume`: folder of a
-    complete checkpoint to go on from, of a run with the same spec but for its length. `metrics`: where the live figures
-    go. Raises InputError and WireError.
+    Built by every rank with the same spec and data.
+
+    `out`: folder for checkpoints, None for none. `bf16_hint`: this CPU has bf16 instructions.
+    `resume`: folder of a complete checkpoint to go on from, of a run with the same spec but for its
+    length. `metrics`: where the live figures go. Raises InputError and WireError.
     """
 
     def __init__(
@@ -104,11 +109,11 @@ class Run:
         self._report_training(seconds)
 
     def _is_due(self, every_steps: int, step: int) -> bool:
-        """Whether something that comes each so many steps (0: never) comes now; what comes at the end is not meant."""
+        """Whether what comes every so many steps (0: never) is due; the last step has its own."""
         return every_steps > 0 and step % every_steps == 0 and step < self.steps
 
     def _finish(self) -> None:
-        """Bring together what is still apart, and keep the state before that: a longer run goes on from there."""
+        """Bring together what is still apart. A longer run goes on from the state before that."""
         with self.interface.left_out():
             self._last = capture(self)
         if self.sync.finish_changes_weights:
@@ -140,7 +145,8 @@ class Run:
     def step(self, step: int) -> None:
         """One optimizer step, timed in phases.
 
-        The sync phase is `synchronise` and `mix`, and whatever the other phases waited for the wire.
+        The sync phase is `synchronise` and `mix`, and whatever the other phases waited for the
+        wire.
         """
         clock = PhaseClock(self.wire)
         images, labels = self.batches(step)
@@ -163,7 +169,7 @@ class Run:
         self._report(step, loss.item(), accuracy, len(labels), clock)
 
     def _report(self, step: int, loss: float, accuracy: float, samples: int, clock: PhaseClock) -> None:
-        """Tell a Step, to the live figures and TensorBoard as well; once a Warning when the loss is not finite."""
+        """Tell a Step, also to the live figures and TensorBoard. Warn once of a loss not finite."""
         traffic = self.wire.take_traffic()
         sent, received = total(traffic)
         event = events.Step(

@@ -1,8 +1,9 @@
 """The live training figures, in prometheus-client's multiprocess files, from which the node's agent serves them.
 
-Every series but the run's own carries the rank. Gauges are `mostrecent`: should two processes of one rank have written,
-the later one's value is shown. A rank's files carry its process id, and the agent removes them soon after that process
-has ended, so that a dead rank's step and loss do not stay on the dashboards. What each metric means: docs/metrics.md.
+Every series but the run's own carries the rank. Gauges are `mostrecent`: should two processes of
+one rank have written, the later one's value is shown. A rank's files carry its process id, and the
+agent removes them soon after that process has ended, so that a dead rank's step and loss do not
+stay on the dashboards. What each metric means: docs/metrics.md.
 """
 
 import os
@@ -42,7 +43,8 @@ class NoMetrics:
 class Metrics:
     """Writes to memory-mapped files; a step costs some tens of microseconds.
 
-    What is not known is absent: a rank that does not train, such as a parameter server, has no step and no loss.
+    What is not known is absent: a rank that does not train, such as a parameter server, has no step
+    and no loss.
     """
 
     def __init__(self, rank: int):
@@ -86,9 +88,11 @@ class Metrics:
             self._info.labels(run_id, *what).set(1)
 
     def begin(self, step_bytes: Callable, steps_before: int, synchronisations_before: int) -> None:
-        """This rank is about to train; its counters begin at 0. `step_bytes()`: bytes sent and received in a step by
-        the strategy's formula; it raises NotImplementedError where there is none. `..._before`: of the run that this
-        one goes on with.
+        """This rank is about to train; its counters begin at 0.
+
+        `step_bytes()`: bytes sent and received in a step by the strategy's formula; it raises
+        NotImplementedError where there is none. `..._before`: of the run that this one goes on
+        with.
         """
         self._known_synchronisations = synchronisations_before
         self._of_rank(self._start).set_to_current_time()

@@ -7,7 +7,10 @@ from trainer.wire.collectives import Wire
 
 
 class PhaseClock:
-    """Starts with a step. What another phase waited for the wire is taken off it, and counts as sync."""
+    """Starts with a step.
+
+    What another phase waited for the wire is taken off it, and counts as sync.
+    """
 
     def __init__(self, wire: Wire):
         self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)

@@ -11,7 +11,8 @@ from trainer import events
 from trainer.data.prepared import InputError, Prepared
 from trainer.flat import flatten, unflatten
 from trainer.models.build import build
-from trainer.spec import RunSpec, shape_text
+from trainer.registry import shape_text
+from trainer.spec import RunSpec
 from trainer.wire.collectives import Wire
 
 

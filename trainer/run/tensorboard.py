@@ -42,7 +42,10 @@ class Board:
         self._writer = SummaryWriter(str(out / FOLDER / f"rank-{rank}"), purge_step=first, flush_secs=FLUSH_SECONDS)
 
     def graph(self, model, image_shape: tuple[int, int, int]) -> None:
-        """The graph of the model in evaluation, for images of (channels, height, width). Nothing of it is changed."""
+        """The graph of the model in evaluation, for images of (channels, height, width).
+
+        Nothing of it is changed.
+        """
         images, training = torch.zeros(1, *image_shape), model.training
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # tracing is deprecated; TensorBoard's graphs are made of nothing else yet

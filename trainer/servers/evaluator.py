@@ -23,9 +23,12 @@ from trainer.wire.link import FOREVER, NOTHING, PULL, Link, head
 
 
 def watch(spec: RunSpec, data: Prepared, wire: Wire, tell: Callable[[events.Event], None]) -> None:
-    """The evaluator: score the servers' weights again and again, each time there are new ones. Raises WireError.
+    """The evaluator: score the servers' weights again and again, each time there are new ones.
 
-    The servers have no statistics of batch norm; they are taken from the first global batch, in one forward pass.
+    Raises WireError.
+
+    The servers have no statistics of batch norm; they are taken from the first global batch, in one
+    forward pass.
     """
     model, ranks = begin(spec, data, wire), roles(spec)[SERVER]
     images, _ = Batches(data, spec.batch, spec.seed)(1)

@@ -1,9 +1,10 @@
 """A parameter server: the rank that holds a part of the weights and updates it with what the workers push.
 
-A request is two int64: what is asked, and how many updates the weights have had that the asker holds. An answer is two
-int64 as well, then the weights: how many updates these have had, and the push's staleness or the slowest worker's step.
-Bytes of a server of the part P of S, over a run of T steps: n(T+1) parts and as many heads of 16 bytes sent, nT parts
-(smaller with COMPRESS) and n(T+2) heads received; what the evaluator and checkpoints ask for comes on top.
+A request is two int64: what is asked, and how many updates the weights have had that the asker
+holds. An answer is two int64 as well, then the weights: how many updates these have had, and the
+push's staleness or the slowest worker's step. Bytes of a server of the part P of S, over a run of T
+steps: n(T+1) parts and as many heads of 16 bytes sent, nT parts (smaller with COMPRESS) and n(T+2)
+heads received; what the evaluator and checkpoints ask for comes on top.
 """
 
 import threading

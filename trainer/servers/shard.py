@@ -1,8 +1,9 @@
 """A server's part of the weights, its optimizer, and the clock by which pushes are applied and answered.
 
-Sources: Li et al., Scaling distributed machine learning with the parameter server, OSDI 2014; Ho et al., More effective
-distributed ML via a stale synchronous parallel parameter server, NIPS 2013; Dean et al., Large scale distributed deep
-networks, NIPS 2012. No wire in here: each worker's pushes come on a thread of their own.
+Sources: Li et al., Scaling distributed machine learning with the parameter server, OSDI 2014; Ho et
+al., More effective distributed ML via a stale synchronous parallel parameter server, NIPS 2013;
+Dean et al., Large scale distributed deep networks, NIPS 2012. No wire in here: each worker's pushes
+come on a thread of their own.
 """
 
 import threading
@@ -16,14 +17,16 @@ from trainer.wire.survivors import GivenUp
 class Shard:
     """The weights of one part, flat (float32), and SGD on them with the spec's LR, MOMENTUM and WEIGHT_DECAY.
 
-    A worker pushes its gradient times its samples over the global batch's, so that the sum over all workers is the
-    gradient of the joined batch. A worker's clock counts its pushes.
+    A worker pushes its gradient times its samples over the global batch's, so that the sum over all
+    workers is the gradient of the joined batch. A worker's clock counts its pushes.
 
-    bound = 0, lock-step: once every worker has pushed, the sum, in rank order, is one SGD step; then all are answered.
-    Should workers be lost, what the others push is scaled up to the mean over their samples.
-    bound > 0, stale synchronous parallel: each push is an SGD step of its own as soon as it comes, its weight decay
-    scaled like its gradient: n pushes move the weights about as far as one lock-step step. A worker is answered once it
-    is no more than `bound` pushes ahead of the slowest.
+    bound = 0, lock-step: once every worker has pushed, the sum, in rank order, is one SGD step;
+    then all are answered. Should workers be lost, what the others push is scaled up to the mean
+    over their samples.
+    bound > 0, stale synchronous parallel: each push is an SGD step of its own as soon as it comes,
+    its weight decay scaled like its gradient: n pushes move the weights about as far as one
+    lock-step step. A worker is answered once it is no more than `bound` pushes ahead of the
+    slowest.
     """
 
     def __init__(self, weights: torch.Tensor, spec: RunSpec, bound: int):
@@ -89,7 +92,10 @@ class Shard:
             self._settle()
 
     def drop(self, worker: int, reason: str) -> bool:
-        """Go on without a worker. Returns whether it was still counted on; what it had pushed stays."""
+        """Go on without a worker.
+
+        Returns whether it was still counted on; what it had pushed stays.
+        """
         with self._changed:
             if worker in self.lost:
                 return False
@@ -105,7 +111,10 @@ class Shard:
             return bool(self.clock)
 
     def pull(self, into: torch.Tensor) -> tuple[int, int]:
-        """Copy the weights. Returns how many updates they have had, and the steps of the slowest worker."""
+        """Copy the weights.
+
+        Returns how many updates they have had, and the steps of the slowest worker.
+        """
         with self._changed:
             into.copy_(self.weights)
             return self.updates, self.steps

@@ -8,11 +8,13 @@ from trainer.sync.buckets import buckets
 class AllReduce(Sync):
     """Once backward is done, the gradients are averaged over the ranks, group by group.
 
-    GRANULARITY=tensor: one collective for each parameter tensor; bucket: for each BUCKET_MB of them; flat: one for all.
-    Source: Gloo's ring all-reduce (Patarasuk & Yuan, 2009). Nothing is hidden behind backward: read it beside ddp.
+    GRANULARITY=tensor: one collective for each parameter tensor; bucket: for each BUCKET_MB of
+    them; flat: one for all.
+    Source: Gloo's ring all-reduce (Patarasuk & Yuan, 2009). Nothing is hidden behind backward: read
+    it beside ddp.
     Bytes per step per rank: 2(n-1)/n * S sent, as many received, whatever the granularity.
-    COMPRESS changes what travels, see trainer/compress/: with s bytes in place of S it is 2(n-1)/n * s for bf16 and
-    powersgd, (n-1) * s for topk.
+    COMPRESS changes what travels, see trainer/compress/: with s bytes in place of S it is 2(n-1)/n
+    * s for bf16 and powersgd, (n-1) * s for topk.
     """
 
     def setup(self, model):

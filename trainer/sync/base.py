@@ -1,8 +1,8 @@
 """The surface of a synchronisation strategy: one file, one class, one line in the registry.
 
-A strategy says in its docstring the algorithm, its source, and the bytes per step that a rank sends and receives, as a
-formula of the gradients' bytes S and the world size n; `step_bytes` is that formula as code, which the tests hold
-against what the wire counted.
+A strategy says in its docstring the algorithm, its source, and the bytes per step that a rank sends
+and receives, as a formula of the gradients' bytes S and the world size n; `step_bytes` is that
+formula as code, which the tests hold against what the wire counted.
 """
 
 from trainer.data.batches import Batches
@@ -14,8 +14,8 @@ from trainer.wire.collectives import Wire
 class Sync:
     """What the loop calls, in this order: setup, begin; backward, synchronise, step and mix each step; finish.
 
-    Time spent in `synchronise` and `mix`, and time any of them waits for the wire, is reported as exposed
-    synchronisation.
+    Time spent in `synchronise` and `mix`, and time any of them waits for the wire, is reported as
+    exposed synchronisation.
     """
 
     batches = Batches  # how the training data is dealt out
@@ -29,7 +29,10 @@ class Sync:
         self.staleness: float | None = None  # of this step's update, where there is such a thing
 
     def setup(self, model):
-        """Take the model, whose weights are rank 0's on every rank. Returns what the loop calls for a forward pass."""
+        """Take the model, whose weights are rank 0's on every rank.
+
+        Returns what the loop calls for a forward pass.
+        """
         self.model = model
         if self.spec.sync_bn:
             batch_norm.synchronise(model, self.wire, self.weight)
@@ -59,9 +62,12 @@ class Sync:
         return self.wire
 
     def finish(self) -> None:
-        """After the last step: bring together what is still apart. Every rank then has the same weights.
+        """After the last step: bring together what is still apart.
 
-        A strategy that writes weights here sets `finish_changes_weights`: checkpoints hold those from before.
+        Every rank then has the same weights.
+
+        A strategy that writes weights here sets `finish_changes_weights`: checkpoints hold those
+        from before.
         """
 
     def step_bytes(self, gradient_bytes: int) -> tuple[float, float]:
@@ -79,7 +85,10 @@ class Sync:
         return {}
 
     def load_state(self, state: dict) -> None:
-        """Take back what `state` gave. Called after `begin`, when model and optimizer are restored."""
+        """Take back what `state` gave.
+
+        Called after `begin`, when model and optimizer are restored.
+        """
 
     @property
     def weight(self) -> float:

@@ -1,11 +1,13 @@
 """SYNC_BN=1: batch norm whose statistics are those of the global batch.
 
-torch's own SyncBatchNorm refuses to run on a CPU. Source of the algebra: Ioffe & Szegedy, 2015 (arXiv:1502.03167).
+torch's own SyncBatchNorm refuses to run on a CPU. Source of the algebra: Ioffe & Szegedy, 2015
+(arXiv:1502.03167).
 
-Forward: each rank's sums of x and x^2 per channel, summed over the ranks, give mean and variance. Backward: the sums of
-the output's gradient g and of g times the normalised x, summed over the ranks, are what the gradient at the input lacks
-without the other ranks. Bytes per step per rank: two ring all-reduces of two float64 per channel, 2 * 2(n-1)/n * 16C
-sent, as many received, C being the channels of all batch-norm layers. Sums are float64 because E[x^2] - E[x]^2 cancels.
+Forward: each rank's sums of x and x^2 per channel, summed over the ranks, give mean and variance.
+Backward: the sums of the output's gradient g and of g times the normalised x, summed over the
+ranks, are what the gradient at the input lacks without the other ranks. Bytes per step per rank:
+two ring all-reduces of two float64 per channel, 2 * 2(n-1)/n * 16C sent, as many received, C being
+the channels of all batch-norm layers. Sums are float64 because E[x^2] - E[x]^2 cancels.
 """
 
 import torch

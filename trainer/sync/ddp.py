@@ -11,12 +11,14 @@ from trainer.sync.base import Sync
 class Ddp(Sync):
     """Gradients are averaged bucket by bucket while backward still computes the earlier layers' gradients.
 
-    Source: Li et al., PyTorch Distributed, VLDB 2020 (arXiv:2006.15704). Buckets go through Gloo's ring all-reduce.
-    Bytes per step per rank: 2(n-1)/n * S sent, as many received. SYNC_BN=1 adds its own, see batch_norm.
+    Source: Li et al., PyTorch Distributed, VLDB 2020 (arXiv:2006.15704). Buckets go through Gloo's
+    ring all-reduce.
+    Bytes per step per rank: 2(n-1)/n * S sent, as many received. SYNC_BN=1 adds its own, see
+    batch_norm.
 
-    Exposed synchronisation is from the moment the last bucket is handed over until backward returns; what the wire does
-    before that is hidden behind backward, though on a busy CPU it makes backward longer. torch's own synchronisation of
-    batch-norm buffers is off: see SYNC_BN.
+    Exposed synchronisation is from the moment the last bucket is handed over until backward
+    returns; what the wire does before that is hidden behind backward, though on a busy CPU it makes
+    backward longer. torch's own synchronisation of batch-norm buffers is off: see SYNC_BN.
     """
 
     def setup(self, model):
@@ -34,9 +36,10 @@ class Ddp(Sync):
     def load_state(self, state: dict) -> None:
         """Bring DDP to the buckets it goes on with.
 
-        After its first backward it orders parameters by when their gradients were ready, and cuts other buckets. Which
-        part of which bucket a gradient is in decides in what order Gloo adds the ranks' up. So a run that goes on must
-        not have its first step in the first buckets: one backward comes before it, of which nothing stays.
+        After its first backward it orders parameters by when their gradients were ready, and cuts
+        other buckets. Which part of which bucket a gradient is in decides in what order Gloo adds
+        the ranks' up. So a run that goes on must not have its first step in the first buckets: one
+        backward comes before it, of which nothing stays.
         """
         buffers = [buffer.clone() for buffer in self.model.buffers()]
         with torch.autocast("cpu", torch.bfloat16, enabled=self.spec.precision == "bf16"):  # casts change the order too

@@ -16,17 +16,21 @@ class Diloco(Replicas):
         velocity = OUTER_MOMENTUM * velocity + change
         outer weights -= OUTER_LR * (change + OUTER_MOMENTUM * velocity)
 
-    Source: Douillard et al., DiLoCo, 2023 (arXiv:2311.08105), whose inner optimizer is AdamW where this one is SGD.
-    With OUTER_LR=1 and OUTER_MOMENTUM=0 the outer step is the average: with MOMENTUM=0 that equals local_sgd.
+    Source: Douillard et al., DiLoCo, 2023 (arXiv:2311.08105), whose inner optimizer is AdamW where
+    this one is SGD. With OUTER_LR=1 and OUTER_MOMENTUM=0 the outer step is the average: with
+    MOMENTUM=0 that equals local_sgd.
 
-    Bytes per step per rank: 2(n-1)/n * S / H sent, as many received. For T steps these are floor(T/H) outer steps, and
-    those are what is counted as synchronisations; when H does not divide T, one more average of the weights,
-    2(n-1)/n * S without an outer step, makes one model of the replicas after the last step.
+    Bytes per step per rank: 2(n-1)/n * S / H sent, as many received. For T steps these are
+    floor(T/H) outer steps, and those are what is counted as synchronisations; when H does not
+    divide T, one more average of the weights, 2(n-1)/n * S without an outer step, makes one model
+    of the replicas after the last step.
 
-    COMPRESS makes the change smaller on its way, see trainer/compress/: the formula of all_reduce, divided by H. What a
-    rank did not send of its change it adds to its next one (error feedback). That last average travels as it is.
+    COMPRESS makes the change smaller on its way, see trainer/compress/: the formula of all_reduce,
+    divided by H. What a rank did not send of its change it adds to its next one (error feedback).
+    That last average travels as it is.
 
-    The inner momentum stays each rank's own, across outer steps too; so do batch-norm statistics while training.
+    The inner momentum stays each rank's own, across outer steps too; so do batch-norm statistics
+    while training.
     """
 
     def setup(self, model):
@@ -49,7 +53,10 @@ class Diloco(Replicas):
         self.synchronisations += 1
 
     def average(self, change: torch.Tensor) -> torch.Tensor:
-        """The mean of `change`, float32 (parameters,), over the ranks. All that DiLoCo sends goes through here."""
+        """The mean of `change`, float32 (parameters,), over the ranks.
+
+        All that DiLoCo sends goes through here.
+        """
         parts = dict(zip(self.shapes, split(change, self.shapes.values()), strict=True))
         self.compressor.reduce(parts, self.wire.all_reduce, self.wire.all_gather)  # the parts are views of `change`
         return change.div_(self.wire.world_size)

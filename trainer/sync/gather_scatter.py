@@ -7,7 +7,8 @@ from trainer.sync.base import Sync
 class GatherScatter(Sync):
     """After backward, every rank sends all its gradients to rank 0, which adds them up and sends each the mean.
 
-    The simplest centralised way, with rank 0 both worker and server: its link carries what n-1 others send and receive.
+    The simplest centralised way, with rank 0 both worker and server: its link carries what n-1
+    others send and receive.
     Bytes per step: rank 0 (n-1) * S sent and received, every other rank S sent and received.
     """
 

@@ -10,21 +10,25 @@ _ALIGNED = 16  # floats: each tensor starts on a cache line of its own, as torch
 
 
 class Hogwild(Sync):
-    """The weights of all ranks are one piece of memory. Each rank computes gradients on its batch of BATCH/n and
-    updates the weights in place, whatever the others are writing at that moment: no locks, no waiting, no copies. An
-    update is seen by the others at once; one that two ranks write at the same place and time may be lost.
+    """The weights of all ranks are one piece of memory.
 
-    Source: Niu, Recht, Ré and Wright, Hogwild!, NIPS 2011 (arXiv:1106.5730). As there, the ranks are processes of one
-    machine: NODES=1, and NPROC says how many. T steps of n ranks are n*T updates, each from BATCH/n samples.
+    Each rank computes gradients on its batch of BATCH/n and updates the weights in place, whatever
+    the others are writing at that moment: no locks, no waiting, no copies. An update is seen by the
+    others at once; one that two ranks write at the same place and time may be lost.
 
-    Bytes per step per rank: 0 on the wire. Nothing is synchronised; the ranks meet for checkpoints and for the
-    evaluation, when nobody writes.
+    Source: Niu, Recht, Ré and Wright, Hogwild!, NIPS 2011 (arXiv:1106.5730). As there, the ranks
+    are processes of one machine: NODES=1, and NPROC says how many. T steps of n ranks are n*T
+    updates, each from BATCH/n samples.
+
+    Bytes per step per rank: 0 on the wire. Nothing is synchronised; the ranks meet for checkpoints
+    and for the evaluation, when nobody writes.
 
     Momentum is each rank's own. Batch-norm statistics stay each rank's own while training.
 
-    The memory is an anonymous file (memfd) that rank 0 makes and the others map, which is what torch.multiprocessing
-    does with the tensors it passes to the processes it spawned. Here they are started as ranks of any strategy are. The
-    file has no name, so nothing is left of it however the ranks end, and the size of /dev/shm does not matter.
+    The memory is an anonymous file (memfd) that rank 0 makes and the others map, which is what
+    torch.multiprocessing does with the tensors it passes to the processes it spawned. Here they are
+    started as ranks of any strategy are. The file has no name, so nothing is left of it however the
+    ranks end, and the size of /dev/shm does not matter.
     """
 
     def setup(self, model):

@@ -6,13 +6,14 @@ from trainer.sync.replicas import Replicas, average, momentum
 class LocalSgd(Replicas):
     """Every H steps the weights and the momentum buffers of all ranks are replaced by their mean, in one all-reduce.
 
-    Source: Stich, Local SGD Converges Fast and Communicates Little, ICLR 2019 (arXiv:1805.09767); momentum averaged
-    with the weights as in Yu et al., ICML 2019 (arXiv:1905.03817). With H = 1 and no momentum it equals SGD on the
-    joined batch.
+    Source: Stich, Local SGD Converges Fast and Communicates Little, ICLR 2019 (arXiv:1805.09767);
+    momentum averaged with the weights as in Yu et al., ICML 2019 (arXiv:1905.03817). With H = 1 and
+    no momentum it equals SGD on the joined batch.
 
-    Bytes per step per rank: 2(n-1)/n * S * m / H sent, as many received; m = 2 with momentum, else 1. For T steps
-    these are floor(T/H) synchronisations, and those are what is counted as such. When H does not divide T, one more
-    average of the weights alone, 2(n-1)/n * S, makes one model of the replicas after the last step.
+    Bytes per step per rank: 2(n-1)/n * S * m / H sent, as many received; m = 2 with momentum, else
+    1. For T steps these are floor(T/H) synchronisations, and those are what is counted as such.
+    When H does not divide T, one more average of the weights alone, 2(n-1)/n * S, makes one model
+    of the replicas after the last step.
 
     Batch-norm statistics stay each rank's own while training.
     """

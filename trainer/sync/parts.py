@@ -1,7 +1,8 @@
 """How parameters are divided over servers: contiguous parts of the same size, as nearly as whole rows allow.
 
-A row is an entry of a parameter's first dimension: a filter of a convolution, the weights of one output. So a piece of
-a parameter is of the parameter's own kind, a matrix a matrix, and can be compressed like it.
+A row is an entry of a parameter's first dimension: a filter of a convolution, the weights of one
+output. So a piece of a parameter is of the parameter's own kind, a matrix a matrix, and can be
+compressed like it.
 """
 
 from itertools import pairwise
@@ -14,7 +15,10 @@ Piece = tuple[str, slice]  # a parameter's name, and which of its rows
 
 
 def parts(shapes: Shapes, count: int) -> list[dict[str, Piece]]:
-    """The pieces of each of `count` parts, by a name of their own. Parameters of no dimension are one row."""
+    """The pieces of each of `count` parts, by a name of their own.
+
+    Parameters of no dimension are one row.
+    """
     total = sum(map(prod, shapes.values()))
     bounds = [round(i * total / count) for i in range(count + 1)]
     divided: list[dict[str, Piece]] = [{} for _ in range(count)]

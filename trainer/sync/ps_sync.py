@@ -16,13 +16,16 @@ COMPRESSOR = "compressor/"  # before the names of what the compressor keeps
 class PsSync(Sync):
     """Workers push gradients to the servers, each of which holds a part of the weights and takes the SGD step on it.
 
-    After backward every worker sends each of the SERVERS its part of the gradient. A server waits for all workers, adds
-    in rank order, updates its part and sends it back to all: one SGD step on the joined batch. Momentum and weight
-    decay are the servers'. Source: Li et al., OSDI 2014; the server's side is trainer/servers/.
-    Bytes per step: a worker sends S and receives S; a server of the part P of S receives n * P and sends n * P, and
-    every message has a head of 16 bytes. So, in all, a worker sends S + 16 * SERVERS and receives as much. Once more,
-    after the last step, it sends 32 * SERVERS and receives S + 16 * SERVERS.
-    COMPRESS makes what is pushed smaller, from point to point (see trainer/compress/); weights come back as they are.
+    After backward every worker sends each of the SERVERS its part of the gradient. A server waits
+    for all workers, adds in rank order, updates its part and sends it back to all: one SGD step on
+    the joined batch. Momentum and weight decay are the servers'. Source: Li et al., OSDI 2014; the
+    server's side is trainer/servers/.
+    Bytes per step: a worker sends S and receives S; a server of the part P of S receives n * P and
+    sends n * P, and every message has a head of 16 bytes. So, in all, a worker sends S + 16 *
+    SERVERS and receives as much. Once more, after the last step, it sends 32 * SERVERS and receives
+    S + 16 * SERVERS.
+    COMPRESS makes what is pushed smaller, from point to point (see trainer/compress/); weights come
+    back as they are.
     """
 
     finish_changes_weights = True
@@ -42,8 +45,9 @@ class PsSync(Sync):
         self.synchronisations += 1
 
     def _exchange(self, what: int, messages: list[list[torch.Tensor]]) -> float:
-        """Send each server a request and the messages for it, and take its part of the weights. Returns the staleness
-        that the servers counted, the mean over them.
+        """Send each server a request and the messages for it, and take its part of the weights.
+
+        Returns the staleness that the servers counted, the mean over them.
         """
         with self.wire.party.errors("an exchange with the servers"):
             requests = zip(self.links, self.versions, messages, strict=True)

@@ -8,15 +8,17 @@ class Psgd(Replicas):
     """Each worker trains alone on its own random n-th of the data, in batches of BATCH/n; after the last step the
     weights are averaged, once.
 
-    Source: Zinkevich, Weimer, Li and Smola, Parallelized Stochastic Gradient Descent, NIPS 2010 (no arXiv number).
+    Source: Zinkevich, Weimer, Li and Smola, Parallelized Stochastic Gradient Descent, NIPS 2010 (no
+    arXiv number).
 
-    Bytes per step per rank: 0, and 2(n-1)/n * S once after the last step, as many received. A checkpoint on the
-    way holds the average of that moment, with which nobody goes on.
+    Bytes per step per rank: 0, and 2(n-1)/n * S once after the last step, as many received. A
+    checkpoint on the way holds the average of that moment, with which nobody goes on.
 
-    TRANSPORT=mpi: the average is MPI's all-reduce, over MPICH's ring, whose bytes are the same (trainer/wire/mpi.py).
+    TRANSPORT=mpi: the average is MPI's all-reduce, over MPICH's ring, whose bytes are the same
+    (trainer/wire/mpi.py).
 
-    Momentum is each worker's own and is not averaged; batch-norm statistics are each worker's own until the end, when
-    evaluation takes their mean.
+    Momentum is each worker's own and is not averaged; batch-norm statistics are each worker's own
+    until the end, when evaluation takes their mean.
     """
 
     batches = OwnPart

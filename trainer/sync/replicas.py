@@ -9,9 +9,9 @@ from trainer.sync.base import Sync
 class Replicas(Sync):
     """Replicas whose weights differ between synchronisations, while `apart` is true.
 
-    One model is what is evaluated and served: the plain mean of the replicas' weights, which `finish` leaves on every
-    rank. A checkpoint on the way has the same mean in model.pt, which nobody goes on with; each rank's own weights and
-    momentum are in its own file.
+    One model is what is evaluated and served: the plain mean of the replicas' weights, which
+    `finish` leaves on every rank. A checkpoint on the way has the same mean in model.pt, which
+    nobody goes on with; each rank's own weights and momentum are in its own file.
     """
 
     finish_changes_weights = True
@@ -32,7 +32,9 @@ class Replicas(Sync):
 
 
 def average(tensors, wire, all_reduce=None) -> None:
-    """Replace the tensors by their mean over the ranks, in one all-reduce. Every rank gets the same bits.
+    """Replace the tensors by their mean over the ranks, in one all-reduce.
+
+    Every rank gets the same bits.
 
     `all_reduce`: one of the wire's; default: Gloo's.
     """

@@ -10,13 +10,16 @@ from trainer.sync.base import Sync
 class Ring(Sync):
     """After backward, all gradients as one tensor are cut into n chunks, which go round the ring of ranks twice.
 
-    Reduce-scatter: in each of n-1 rounds every rank sends a chunk to the next rank and adds the one that comes from the
-    rank before to its own; then rank r holds the sum of chunk r+1. All-gather: in n-1 more rounds the sums go round.
-    Source: Patarasuk & Yuan, Bandwidth optimal all-reduce algorithms, 2009. Read it beside all_reduce, which leaves the
-    same to Gloo.
-    Bytes per step per rank: 2(n-1)/n * S sent and received where n divides the number of elements. In general chunks c
-    differ by an element: rank r sends 2S - c[r+1] - c[r+2] and receives 2S - c[r] - c[r+1].
-    COMPRESS changes what travels, see trainer/compress/; topk's entries are gathered, (n-1) times their bytes.
+    Reduce-scatter: in each of n-1 rounds every rank sends a chunk to the next rank and adds the one
+    that comes from the rank before to its own; then rank r holds the sum of chunk r+1. All-gather:
+    in n-1 more rounds the sums go round.
+    Source: Patarasuk & Yuan, Bandwidth optimal all-reduce algorithms, 2009. Read it beside
+    all_reduce, which leaves the same to Gloo.
+    Bytes per step per rank: 2(n-1)/n * S sent and received where n divides the number of elements.
+    In general chunks c differ by an element: rank r sends 2S - c[r+1] - c[r+2] and receives 2S -
+    c[r] - c[r+1].
+    COMPRESS changes what travels, see trainer/compress/; topk's entries are gathered, (n-1) times
+    their bytes.
     """
 
     def setup(self, model):

@@ -1,1 +1,1 @@
-"""What goes between ranks: collectives and messages, counted; meetings; who is blamed when one fails."""
+"""What goes between ranks: collectives, messages, meetings, and who is blamed for a failure."""

@@ -1,4 +1,4 @@
-"""One rank alone: the same interfaces as Wire and Party, with nobody to send to and nobody to wait for."""
+"""One rank alone: Wire and Party with nobody to send to and nobody to wait for."""
 
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -12,7 +12,10 @@ from trainer.wire.peers import Peers
 
 
 class AloneParty(Party):
-    """One rank, whose store is in its own process. Every meeting is immediate, and errors pass as they are."""
+    """One rank, whose store is in its own process.
+
+    Every meeting is immediate, and errors pass as they are.
+    """
 
     def __init__(self):
         store = HashStore()  # in this process
@@ -39,7 +42,7 @@ class AloneParty(Party):
 
 
 class AloneWire(Wire):
-    """One rank, nothing distributed: every collective has this rank's own tensor as its result, and counts nothing."""
+    """One rank. Every collective results in this rank's own tensor, and counts nothing."""
 
     def __init__(self, party: Party | None = None):
         super().__init__(party or AloneParty())

@@ -1,7 +1,8 @@
 """Every collective goes through here: bytes and seconds are counted, deadlines set, peers named in errors.
 
-Bytes are the payload that Gloo's algorithm for the collective sends and receives on this rank, so that they can be
-compared with a formula (exactly) and with the network interface (plus a few per cent of headers).
+Bytes are the payload that Gloo's algorithm for the collective sends and receives on this rank, so
+that they can be compared with a formula (exactly) and with the network interface (plus a few per
+cent of headers).
 """
 
 import time
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
 
 class Wire:
-    """The collectives of one rank. `party`: the ranks that take part. One rank alone has an AloneWire instead."""
+    """The collectives of one rank. `party`: the ranks that take part.
+
+    One rank alone has an AloneWire instead.
+    """
 
     def __init__(self, party: Party):
         self.party = party
@@ -46,7 +50,10 @@ class Wire:
             )
 
     def among(self, ranks: Sequence[int]) -> "Wire":
-        """A wire for some of this one's ranks, numbered anew in this order. Each of them calls this, no other does."""
+        """A wire for some of this one's ranks, numbered anew in this order.
+
+        Each of them calls this, no other does.
+        """
         if tuple(ranks) == self.party.ranks:
             return self
         wire = Wire(self.party.among(ranks))
@@ -56,7 +63,10 @@ class Wire:
         return wire
 
     def connect_mpi(self) -> None:
-        """Join MPI_COMM_WORLD as well, once all ranks are there. Raises WireError and EnvironmentFault."""
+        """Join MPI_COMM_WORLD as well, once all ranks are there.
+
+        Raises WireError and EnvironmentFault.
+        """
         from trainer.wire.mpi import Mpi  # loads MPI
 
         self.party.meet("MPI")
@@ -82,7 +92,10 @@ class Wire:
         return tensor
 
     def all_reduce_mpi(self, tensor: torch.Tensor) -> torch.Tensor:
-        """`all_reduce` through MPI, after connect_mpi. The bytes are those of the ring that mpi.py asks for."""
+        """`all_reduce` through MPI, after connect_mpi.
+
+        The bytes are those of the ring that mpi.py asks for.
+        """
         assert self._mpi is not None, "connect_mpi comes first"
         with self._blocking(f"MPI all_reduce of {_shape(tensor)}"):
             self._mpi.all_reduce(tensor, self.party.deadline_seconds)
@@ -90,7 +103,10 @@ class Wire:
         return tensor
 
     def all_reduce_later(self, tensor: torch.Tensor) -> torch.futures.Future:
-        """Begin to sum over the ranks, in place; the future holds [tensor]. The caller counts what it waits."""
+        """Begin to sum over the ranks, in place; the future holds [tensor].
+
+        The caller counts what it waits.
+        """
         self.party.note(f"all_reduce of {_shape(tensor)}")
         self.count_ring(tensor)
         work = dist.all_reduce(tensor, group=self.group, async_op=True)
@@ -109,7 +125,10 @@ class Wire:
         return tensor
 
     def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """Every rank's tensor, in the order of ranks; all of one shape and type. Blocks; the time counts as waited."""
+        """Every rank's tensor, in the order of ranks; all of one shape and type.
+
+        Blocks; the time counts as waited.
+        """
         gathered = [torch.empty_like(tensor) for _ in range(self.world_size)]
         with self._blocking(f"all_gather of {_shape(tensor)}"):
             dist.all_gather(gathered, tensor, self.group)
@@ -119,7 +138,10 @@ class Wire:
         return gathered
 
     def gather(self, tensor: torch.Tensor, target: int = 0) -> list[torch.Tensor]:
-        """Every rank's tensor on rank `target`, in the order of ranks; an empty list on the others. Blocks."""
+        """Every rank's tensor on rank `target`, in the order of ranks; an empty list on the others.
+
+        Blocks.
+        """
         here = self.rank == target
         gathered = [torch.empty_like(tensor) for _ in range(self.world_size)] if here else []
         with self._blocking(f"gather of {_shape(tensor)} on rank {target}"):
@@ -132,7 +154,10 @@ class Wire:
         return gathered
 
     def scatter(self, tensor: torch.Tensor, parts: list[torch.Tensor], source: int = 0) -> torch.Tensor:
-        """Fill `tensor` with this rank's of `parts`, which rank `source` gives and nobody else. Blocks."""
+        """Fill `tensor` with this rank's of `parts`, which rank `source` gives and nobody else.
+
+        Blocks.
+        """
         here = self.rank == source
         with self._blocking(f"scatter of {_shape(tensor)} from rank {source}"):
             dist.scatter(tensor, parts if here else None, group=self.group, group_src=source)
@@ -144,7 +169,9 @@ class Wire:
         return tensor
 
     def exchange(self, outgoing: torch.Tensor, to: int, incoming: torch.Tensor, source: int, what: str) -> torch.Tensor:
-        """Send `outgoing` to rank `to` while `incoming` is filled by rank `source`. Blocks until both are done.
+        """Send `outgoing` to rank `to` while `incoming` is filled by rank `source`.
+
+        Blocks until both are done.
 
         `what` names the operation, alike on all ranks that take part. The time counts as waited.
         """

@@ -4,7 +4,10 @@ import re
 
 
 class WireError(Exception):
-    """A collective failed. `kind` is that of events.Failed; `suspect_rank` is None where it cannot be told."""
+    """A collective failed.
+
+    `kind` is that of events.Failed; `suspect_rank` is None where it cannot be told.
+    """
 
     kind = "peer"
 

@@ -1,4 +1,4 @@
-"""torch.distributed's stores and Gloo's process groups, with the types that torch's stubs leave out."""
+"""torch.distributed's stores and Gloo's process groups, with types that torch's stubs lack."""
 
 import os
 from datetime import timedelta
@@ -37,9 +37,12 @@ def open_stores(place: Place) -> tuple[Store, Store]:
 
 
 def gloo_group(store: Store, rank: int, world_size: int, timeout_seconds: float) -> dist.ProcessGroup:
-    """A Gloo process group that torch.distributed has no name for. Blocks until all its ranks build it.
+    """A Gloo process group that torch.distributed has no name for.
 
-    dist.new_group would name it by how many groups this rank has made, which is not alike on all ranks.
+    Blocks until all its ranks build it.
+
+    dist.new_group would name it by how many groups this rank has made, which is not alike on all
+    ranks.
     Raises RuntimeError past the timeout.
     """
     group = dist.ProcessGroupGloo(store, rank, world_size, timedelta(seconds=timeout_seconds))

@@ -1,7 +1,7 @@
 """A link: point-to-point messages between two ranks, in a process group of their own.
 
-In one group for all ranks, a receive that runs out of time breaks the connections to every other rank as well. With a
-group for each pair, a peer that is lost breaks nothing but the link to it.
+In one group for all ranks, a receive that runs out of time breaks the connections to every other
+rank as well. With a group for each pair, a peer that is lost breaks nothing but the link to it.
 """
 
 from datetime import timedelta
@@ -15,10 +15,14 @@ FOREVER = timedelta(days=365)
 
 
 class Link:
-    """This rank's end. Messages arrive in the order they were sent in. Both ends are made at the same time.
+    """This rank's end. Messages arrive in the order they were sent in.
 
-    Bytes are counted on this link alone: several links of one rank may be in use at once, each by its own thread.
-    What Gloo raises passes as it is: whose fault it was is for the caller to find out (Party.errors).
+    Both ends are made at the same time.
+
+    Bytes are counted on this link alone: several links of one rank may be in use at once, each by
+    its own thread.
+    What Gloo raises passes as it is: whose fault it was is for the caller to find out
+    (Party.errors).
     """
 
     def __init__(self, party: Party, other: int):
@@ -45,7 +49,10 @@ class Link:
         return Sending(works, self._deadline, messages)
 
     def receive(self, *messages: torch.Tensor, patience: timedelta | None = None) -> None:
-        """Fill the messages with what the other end sends. Waits for DEADLINE unless `patience` says how long."""
+        """Fill the messages with what the other end sends.
+
+        Waits for DEADLINE unless `patience` says how long.
+        """
         for message in messages:
             self._pair.recv([message], self._far, 0).wait(patience or self._deadline)
             self.received += message.nbytes

@@ -1,7 +1,10 @@
-"""MPI in a rank, MPICH's through mpi4py, where TRANSPORT=mpi asks for it. Nothing of it is loaded otherwise.
+"""MPI in a rank, MPICH's through mpi4py, where TRANSPORT=mpi asks for it.
 
-MPI carries what the strategy averages. The ranks meet, beat and evaluate through the store and Gloo, as in every run.
-Sources: MPI: A Message-Passing Interface Standard 4.1, 6.9.1 and 6.12.5 (all-reduce), 11.2 (start); mpi4py's manual.
+Nothing of it is loaded otherwise.
+
+MPI carries what the strategy averages. The ranks meet, beat and evaluate through the store and
+Gloo, as in every run. Sources: MPI: A Message-Passing Interface Standard 4.1, 6.9.1 and 6.12.5
+(all-reduce), 11.2 (start); mpi4py's manual.
 """
 
 import os
@@ -45,10 +48,13 @@ class Mpi:
             )
 
     def all_reduce(self, tensor, deadline_seconds: float) -> None:
-        """Sum a contiguous CPU tensor over the ranks, in place. Raises RuntimeError past the deadline.
+        """Sum a contiguous CPU tensor over the ranks, in place.
 
-        MPI knows no deadlines, so this is the non-blocking all-reduce, asked again and again whether it is done. When
-        a peer's connection breaks, MPICH ends this process with a message on stderr; nothing can be caught.
+        Raises RuntimeError past the deadline.
+
+        MPI knows no deadlines, so this is the non-blocking all-reduce, asked again and again
+        whether it is done. When a peer's connection breaks, MPICH ends this process with a message
+        on stderr; nothing can be caught.
         """
         until = time.monotonic() + deadline_seconds
         request = self._world.Iallreduce(self._mpi.IN_PLACE, tensor.numpy())

@@ -1,6 +1,7 @@
-"""The ranks that take part in a wire: they meet, tell each other what they hold, and blame the one that failed.
+"""The ranks that take part in a wire: they meet, tell each other facts, and blame who failed.
 
-All of it goes through torch.distributed's store, not through the collectives, so that it works when those fail.
+All of it goes through torch.distributed's store, not through the collectives, so that it works when
+those fail.
 """
 
 import time
@@ -16,8 +17,8 @@ from trainer.wire.peers import START_SECONDS, Peers
 class Party:
     """The ranks of one wire, as this rank sees them.
 
-    `store`: the names of this party alone. `root`: the store of the party of all ranks. `ranks`: this party's ranks as
-    the party of all ranks numbers them.
+    `store`: the names of this party alone. `root`: the store of the party of all ranks. `ranks`:
+    this party's ranks as the party of all ranks numbers them.
     """
 
     def __init__(
@@ -47,7 +48,10 @@ class Party:
         return self.peers.lost
 
     def among(self, ranks: Sequence[int]) -> "Party":
-        """The party of some of this one's ranks, numbered anew in this order. This rank is one of them."""
+        """The party of some of this one's ranks, numbered anew in this order.
+
+        This rank is one of them.
+        """
         store = PrefixStore(f"among {','.join(map(str, ranks))}", self.store)
         global_ranks = tuple(self.ranks[rank] for rank in ranks)
         rank, deadline = ranks.index(self.rank), self.deadline_seconds
@@ -61,8 +65,10 @@ class Party:
     def meet(self, name: str) -> None:
         """Wait for all ranks at the point `name` (each name once), however slow, as long as their hearts beat.
 
-        Used before collectives that follow work of unequal length, which the deadline would cut short.
-        Raises PeerLost naming a rank that gave up or never came. Finding one that froze is the heartbeat's part.
+        Used before collectives that follow work of unequal length, which the deadline would cut
+        short.
+        Raises PeerLost naming a rank that gave up or never came. Finding one that froze is the
+        heartbeat's part.
         """
         with self.errors(f"meeting at {name}"):
             self.store.set(f"meet/{name}/{self.rank}", "")
@@ -75,7 +81,10 @@ class Party:
             self.until(all_there, name)
 
     def until(self, holds: Callable[[], bool], name: str) -> None:
-        """Wait until `holds` returns True, however long, as long as the ranks' hearts beat. Raises as `meet`."""
+        """Wait until `holds` returns True, however long, as long as the ranks' hearts beat.
+
+        Raises as `meet`.
+        """
         while not holds():
             if gone := self.peers.gone():
                 raise PeerLost(f"rank {gone[0]} gave up before {name}: {gone[1]}", gone[0])
@@ -84,7 +93,9 @@ class Party:
             time.sleep(0.01)
 
     def tell_all(self, name: str, text: str) -> list[str]:
-        """What every rank says about `name`, in rank order. Through the store: for what is small and seldom.
+        """What every rank says about `name`, in rank order.
+
+        Through the store: for what is small and seldom.
 
         Waits for all ranks as `meet` does, and raises as that does.
         """
@@ -98,7 +109,10 @@ class Party:
             return [self.store.get(f"{key}/{r}").decode() for r in range(self.world_size)]
 
     def compare(self, name: str, facts: dict[str, str]) -> None:
-        """Check that every rank holds the same facts. Raises Mismatch naming the first rank unlike rank 0."""
+        """Check that every rank holds the same facts.
+
+        Raises Mismatch naming the first rank unlike rank 0.
+        """
         first, *others = self.tell_all(name, "\n".join(f"{k}={v}" for k, v in facts.items()))
         for rank, other in enumerate(others, start=1):
             if other != first:
@@ -107,7 +121,7 @@ class Party:
                 raise Mismatch(f"rank {rank} differs from rank 0 in {name}: {differs}", rank)
 
     def publish(self, key: str, text: str) -> None:
-        """Write `text` where every rank of the run can read it, also one that is not of this party."""
+        """Write `text` where every rank of the run can read it, of this party or not."""
         self.root.set(key, text)
 
     def published(self, *keys: str) -> bool:
@@ -119,7 +133,10 @@ class Party:
         return self.root.get(key).decode()
 
     def part(self) -> None:
-        """After success, once all have met for the last time. Rank 0, whose process holds the store, goes last."""
+        """After success, once all have met for the last time.
+
+        Rank 0, whose process holds the store, goes last.
+        """
         self.peers.stop()
         with self.errors("parting"):
             self.store.set(f"parted/{self.rank}", "")
@@ -131,7 +148,10 @@ class Party:
 
     @contextmanager
     def errors(self, doing: str):
-        """Turn what torch and Gloo raise into a typed WireError that names a suspect. Others pass unchanged."""
+        """Turn what torch and Gloo raise into a typed WireError that names a suspect.
+
+        Others pass unchanged.
+        """
         try:
             yield
         except RuntimeError as error:  # DistBackendError, DistNetworkError and DistStoreError are RuntimeErrors too

@@ -1,9 +1,10 @@
 """Who is alive: every rank's heartbeat in the shared store, and what the others make of it.
 
-A collective that fails says that a connection closed or that time ran out, seldom whose fault it was. So each rank
-counts up a beat in torch.distributed's store, on a connection and a thread of its own, says there where it is, and,
-when it gives up, why. Ages are taken from this rank's own clock (when did I last see a new beat?), so that clocks of
-different machines need not agree. No torch is imported here: a store is any object with set, check and multi_get.
+A collective that fails says that a connection closed or that time ran out, seldom whose fault it
+was. So each rank counts up a beat in torch.distributed's store, on a connection and a thread of its
+own, says there where it is, and, when it gives up, why. Ages are taken from this rank's own clock
+(when did I last see a new beat?), so that clocks of different machines need not agree. No torch is
+imported here: a store is any object with set, check and multi_get.
 """
 
 import json
@@ -88,8 +89,10 @@ class Peers:
         self._answered = self.clock()
 
     def leave(self, kind: str, message: str, suspect: int | None, linger: bool = True) -> None:
-        """Say why this rank gives up. Rank 0, whose process holds the store, stays until the others could read
-        it, unless told not to linger. Returns within EVIDENCE_SECONDS plus two seconds, whatever the store does.
+        """Say why this rank gives up.
+
+        Rank 0, whose process holds the store, stays until the others could read it, unless told not
+        to linger. Returns within EVIDENCE_SECONDS plus two seconds, whatever the store does.
         """
         self.stop()
         farewell = {"kind": kind, "message": message, "suspect": suspect}
@@ -124,9 +127,12 @@ class Peers:
         return now - self._woke >= AWAKE_SECONDS
 
     def silent(self, seconds: float) -> tuple[int, float] | None:
-        """The rank longest without a beat and for how long, when that is over `seconds`. Ranks that left do not count.
+        """The rank longest without a beat and for how long, when that is over `seconds`.
 
-        While the store does not answer, nobody's beats can be seen: then it is rank 0, whose process holds the store.
+        Ranks that left do not count.
+
+        While the store does not answer, nobody's beats can be seen: then it is rank 0, whose
+        process holds the store.
         """
         now = self.clock()
         if self.rank != 0 and (self.store_lost or now - self._answered > seconds):
@@ -139,7 +145,10 @@ class Peers:
         return [(r, p) for r, p in self.others.items() if r not in self.expendable and r not in self.lost]
 
     def absent(self, rank: int, seconds: float) -> str | None:
-        """Why a rank must be taken for lost: it gave up, or showed no beat for over `seconds`. None: it is there."""
+        """Why a rank must be taken for lost: it gave up, or showed no beat for over `seconds`.
+
+        None: it is there.
+        """
         peer = self.others[rank]
         age = self._answered - peer.seen  # while the store does not answer, nobody's beats can be seen
         if peer.farewell:
@@ -184,8 +193,8 @@ class Peers:
     def suspect(self) -> tuple[int | None, str]:
         """After a failure: the rank most likely at fault (None: cannot be told) and the evidence.
 
-        Waits up to EVIDENCE_SECONDS for a farewell or a silence, longer only where this process itself was stopped
-        meanwhile, and never blocks on the store.
+        Waits up to EVIDENCE_SECONDS for a farewell or a silence, longer only where this process
+        itself was stopped meanwhile, and never blocks on the store.
         """
         until = self.clock() + EVIDENCE_SECONDS
         latest = until + 2 * EVIDENCE_SECONDS

@@ -1,8 +1,9 @@
 """Who is left: for strategies that go on when a worker is lost (`survives_lost_workers` in the registry).
 
-While workers train, one that is lost is noticed by the servers, or where there are none by the workers that it averages
-with and by rank 0, and nobody ends for it. Where all come together rank 0 says who is left; from then until training
-goes on a rank that is lost ends the run again. Rank 0 itself is never done without: its process holds the store.
+While workers train, one that is lost is noticed by the servers, or where there are none by the
+workers that it averages with and by rank 0, and nobody ends for it. Where all come together rank 0
+says who is left; from then until training goes on a rank that is lost ends the run again. Rank 0
+itself is never done without: its process holds the store.
 """
 
 import json
@@ -36,10 +37,12 @@ def reason(party: Party) -> str:
 
 
 def regroup(wire: Wire, spec: RunSpec, point: str, wires: dict[tuple[int, ...], Wire]) -> Wire:
-    """This worker has come to this point, each once. Waits until all that are left have; returns the wire among them.
+    """This worker has come to this point, each once.
 
-    `wires`: those that exist already, by their ranks; a new one is added. Raises WireError, and GivenUp in a worker
-    that is gone on without.
+    Waits until all that are left have; returns the wire among them.
+
+    `wires`: those that exist already, by their ranks; a new one is added. Raises WireError, and
+    GivenUp in a worker that is gone on without.
     """
     party = wire.party
     party.publish(f"{point}/{party.global_rank}", "")
@@ -55,7 +58,7 @@ def regroup(wire: Wire, spec: RunSpec, point: str, wires: dict[tuple[int, ...], 
 
 
 def _settle(party: Party, spec: RunSpec, point: str) -> None:
-    """Rank 0: wait until each of the other workers has come to the point or is lost, and say who is lost."""
+    """Rank 0: wait until each other worker has come or is lost, then say who is lost."""
     others = set(range(1, spec.workers))
 
     def all_known() -> bool:

@@ -7,7 +7,10 @@ Amounts = dict[tuple[str, str], int]  # whole bytes by (collective, direction)
 
 
 class Traffic:
-    """Adds up bytes. A ring of n ranks sends n-ths of a tensor, so there are fractions of a byte, kept exactly."""
+    """Adds up bytes.
+
+    A ring of n ranks sends n-ths of a tensor, so there are fractions of a byte, kept exactly.
+    """
 
     def __init__(self):
         self._bytes: dict[tuple[str, str], int | Fraction] = {}
