@@ -9,12 +9,12 @@ SECONDS = 15.0  # in which a limit that was set is in force
 Limits = dict[str, float | int | None]  # cpus, in cores, and memory_bytes; None: no limit
 
 
-def wrong(found: Limits, wanted: Limits) -> str | None:
-    """What of `found` is not as wanted, in the words of `make run`; None where all is."""
-    for name, word, slack in (("cpus", "CPUS", SLACK_CORES), ("memory_bytes", "MEMORY", SLACK_BYTES)):
-        value, asked = found[name], wanted[name]
-        if asked is not None and (value is None or abs(value - asked) > slack):
-            return f"{word}={asked} was asked for, {value} is in force"
+def wrong(actual: Limits, wanted: Limits) -> str | None:
+    """Which limit is not as wanted, in the words of `make run`; None where all are."""
+    for name, setting, slack in (("cpus", "CPUS", SLACK_CORES), ("memory_bytes", "MEMORY", SLACK_BYTES)):
+        value, limit = actual[name], wanted[name]
+        if limit is not None and (value is None or abs(value - limit) > slack):
+            return f"{setting}={limit} was asked for, {value} is in force"
     return None
 
 
@@ -23,7 +23,7 @@ def await_inside(wanted: Limits) -> str | None:
     until = time.monotonic() + SECONDS
     while True:
         usage = cgroup.read()
-        found = {"cpus": usage.cpu_limit_cores, "memory_bytes": usage.memory_limit_bytes}
-        if (problem := wrong(found, wanted)) is None or time.monotonic() > until:
+        actual: Limits = {"cpus": usage.cpu_limit_cores, "memory_bytes": usage.memory_limit_bytes}
+        if (problem := wrong(actual, wanted)) is None or time.monotonic() > until:
             return problem
         time.sleep(0.02)
