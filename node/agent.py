@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import cast
 
 from node import cgroup
 from node.exposition import CONTENT_TYPE, Series, page, series
@@ -127,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         try:
-            status, kind, body = self.server.page(self.path.partition("?")[0])
+            status, kind, body = cast(Server, self.server).page(self.path.partition("?")[0])
         except Exception as error:  # one bad reading must not end the agent
             status, kind, body = 500, "text/plain", f"{type(error).__name__}: {error}\n".encode()
             print(f"agent: {body.decode().strip()}", file=sys.stderr, flush=True)
@@ -137,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *args):
+    def log_message(self, format: str, *args) -> None:
         """Silent: a line per scrape would be all there is to read in `make logs`."""
 
 
@@ -156,6 +157,25 @@ def build(node: str, processes: list[int], port: int, world_size: int | None, fo
 
 def main(arguments: list[str] | None = None) -> int:
     """Serve until a signal, or the end of standard input with --watch-stdin."""
+    args = _parse(arguments)
+    folder = Path(os.environ.get("PROMETHEUS_MULTIPROC_DIR") or METRICS_FOLDER)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os._exit(0))  # nothing to save, so nothing to wait for
+    try:
+        server = build(args.node, args.process, args.port, args.world_size, folder)
+    except (OSError, OverflowError) as error:
+        print(f"agent: port {args.port} cannot be had: {error}", file=sys.stderr)
+        return 1
+    if args.watch_stdin:
+        threading.Thread(target=_end_with_stdin, daemon=True).start()
+    gc.freeze()  # what there is by now stays, so no collection between scrapes looks through it again
+    print(json.dumps({"port": server.server_port}), flush=True)
+    server.serve_forever(poll_interval=3600)  # nobody asks it to stop: a signal ends the process
+    return 0
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The command line; and `world_size` from the environment, None where it does not say."""
     parser = argparse.ArgumentParser(prog="python -m node.agent", description="Serve this node's metrics.")
     parser.add_argument("--port", type=int, default=PORT, help=f"port to listen on; 0: any free one (default {PORT})")
     name = os.environ.get("NODE_NAME") or socket.gethostname()
@@ -167,20 +187,8 @@ def main(arguments: list[str] | None = None) -> int:
     size = os.environ.get("WORLD_SIZE")
     if size is not None and not (size.isdigit() and int(size) > 0):
         parser.error(f"WORLD_SIZE={size}: a whole number from 1")
-    folder = Path(os.environ.get("PROMETHEUS_MULTIPROC_DIR") or METRICS_FOLDER)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: os._exit(0))  # nothing to save, so nothing to wait for
-    try:
-        server = build(args.node, args.process, args.port, int(size) if size else None, folder)
-    except (OSError, OverflowError) as error:
-        print(f"agent: port {args.port} cannot be had: {error}", file=sys.stderr)
-        return 1
-    if args.watch_stdin:
-        threading.Thread(target=_end_with_stdin, daemon=True).start()
-    gc.freeze()  # what there is by now stays, so no collection between scrapes looks through it again
-    print(json.dumps({"port": server.server_port}), flush=True)
-    server.serve_forever(poll_interval=3600)  # nobody asks it to stop: a signal ends the process
-    return 0
+    args.world_size = int(size) if size else None
+    return args
 
 
 def _end_with_stdin():

@@ -92,13 +92,13 @@ Folders = tuple[str, ...]  # our own first, then those above it, as far up as ca
 @cache  # a process stays in its cgroup, and paths take longer to make than files to read
 def _readers(cgroup_root: Path, proc_root: Path) -> tuple[tuple[Callable[[Folders], dict], Folders], ...]:
     """What reads each controller that is mounted here, and from where."""
-    paths, found = _paths(proc_root), []
+    paths, readers = _paths(proc_root), []
     for controller, (read_v1, read_v2) in _READERS.items():
         if (place := _v1_place(cgroup_root, paths, controller)) is not None:
-            found.append((read_v1, _upwards(*place)))
+            readers.append((read_v1, _upwards(*place)))
         elif (place := _v2_place(cgroup_root, paths)) is not None:
-            found.append((read_v2, _upwards(*place)))
-    return tuple(found)
+            readers.append((read_v2, _upwards(*place)))
+    return tuple(readers)
 
 
 def _paths(proc_root: Path) -> dict[str, str]:
@@ -205,12 +205,12 @@ def _pids(folders: Folders) -> dict:
 
 def open_files(proc_root: Path, pids: Collection[str]) -> int | None:
     """File descriptors of those of these processes that live; None where one of them does not show its own."""
-    counts, told = [], _counts_open_files(proc_root)
+    counts, has_size = [], _counts_open_files(proc_root)
     for pid in pids:
         folder = f"{proc_root}/{pid}/fd"
         try:
             # To list them is the dearest part of a scrape on a host with many. No object for each is needed.
-            counts.append((told and os.stat(folder).st_size) or len(os.listdir(folder)))  # noqa: PTH116, PTH208
+            counts.append((has_size and os.stat(folder).st_size) or len(os.listdir(folder)))  # noqa: PTH116, PTH208
         except (FileNotFoundError, ProcessLookupError):
             continue
         except OSError:  # another user's, or one that has ended and waits for its parent: the kernel shows neither

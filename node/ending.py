@@ -31,11 +31,11 @@ def kill(processes: Iterable[psutil.Process], seconds: float | None = None) -> l
 
 def processes(pids: Iterable[int]) -> list[psutil.Process]:
     """Those of these ids that there are."""
-    found = []
+    alive = []
     for pid in pids:
         with suppress(psutil.NoSuchProcess):
-            found.append(psutil.Process(pid))
-    return found
+            alive.append(psutil.Process(pid))
+    return alive
 
 
 def all_processes() -> list[psutil.Process]:

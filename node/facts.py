@@ -6,6 +6,7 @@ import random
 import socket
 import subprocess
 from pathlib import Path
+from typing import TypedDict
 
 from node import cgroup
 from node.leftovers import end_leftovers
@@ -14,8 +15,27 @@ from node.lock import lock_holder
 DATA = Path("/data")
 
 
-def check() -> dict:
-    """The node's facts. Kills nothing, changes nothing but `leftovers`: ranks that no launcher holds, which it ends."""
+class NodeFacts(TypedDict):
+    """What `python -m node.launcher check` prints."""
+
+    hostname: str
+    addresses: list[str]  # IPv4, of the hostname
+    peers: dict[str, list[str]]  # addresses by the names of the cluster's nodes; none where a name does not resolve
+    rank: int
+    world_size: int
+    cpu_limit_cores: float | None  # None: no limit
+    memory_limit_bytes: int | None
+    shm_bytes: int  # size of /dev/shm
+    code: str  # the image's, as monitor.engine.images.code_hash() makes it; "" where it is not known
+    data: list[str]  # keys of the data sets that are prepared here
+    free_port: int
+    shaped: bool  # whether what it sends is shaped or cut off
+    run: str | None  # id of the run that holds the node
+    leftovers: list[int]  # process ids of ranks that no launcher held; they were ended
+
+
+def node_facts() -> NodeFacts:
+    """What this node is. Changes nothing but `leftovers`."""
     usage = cgroup.read()
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     hostname = socket.gethostname()
@@ -24,7 +44,7 @@ def check() -> dict:
     return {
         "hostname": hostname,
         "addresses": _addresses(hostname),
-        "peers": {name: _addresses(name) for name in (f"trainer-{rank}" for rank in range(world_size))},
+        "peers": {f"trainer-{rank}": _addresses(f"trainer-{rank}") for rank in range(world_size)},
         "rank": int(os.environ.get("RANK", "0")),
         "world_size": world_size,
         "cpu_limit_cores": usage.cpu_limit_cores,
@@ -40,8 +60,9 @@ def check() -> dict:
 
 
 def shaped() -> bool:
-    """Whether a run has shaped what this node sends or cut it off, or one that was killed has left it so. tc-qdisc(8),
-    ip-route(8).
+    """Whether what this node sends is shaped or cut off, by a run or left so by one that was killed.
+
+    tc-qdisc(8), ip-route(8).
     """
     with contextlib.suppress(OSError):
         shown = subprocess.run(["tc", "qdisc", "show"], capture_output=True, text=True).stdout
@@ -54,7 +75,7 @@ def shaped() -> bool:
 
 def _addresses(name: str) -> list[str]:
     try:
-        return sorted({info[4][0] for info in socket.getaddrinfo(name, None, socket.AF_INET)})
+        return sorted({str(address[0]) for *_, address in socket.getaddrinfo(name, None, socket.AF_INET)})
     except OSError:
         return []
 

@@ -20,123 +20,211 @@ import subprocess
 import sys
 import threading
 from functools import partial
+from typing import Any, TypedDict
 
 from node import cgroup, limits, mpi
 from node import lock as node_lock
-from node.facts import check, shaped
+from node.facts import node_facts, shaped
 from node.leftovers import LAUNCHER, kill_marked
 from node.lock import await_holder, lock_holder, take_lock
 from trainer.events import Busy, Exited, Failed, Held, write
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
+BUSY = 3  # exit code: another run holds the node
+
+
+class _Rank(TypedDict):
+    run: str  # its id
+    rank: int
+    local_rank: int  # its number within the node
+    env: dict[str, str]  # added to this process's
+    argv: list[str]
+
+
+class Request(_Rank, total=False):
+    """What `run` reads."""
+
+    wait: bool  # start the rank only on a line GO
+    limits: limits.Limits  # that must be in force in this node
+    shaped: bool  # whether this node's link must be shaped; without it either will do
+    mpi: dict  # for a rank that takes part in MPI, see node.mpi.Manager.start
 
 
 def main() -> int:
     match sys.argv[1:]:
         case ["check"]:
-            print(json.dumps(check()))
-            return 0
+            return check()
         case ["run"]:
             return run(json.loads(sys.stdin.readline()))
         case ["hold", who]:
-            with take_lock(who) or contextlib.nullcontext() as lock:
-                print("held" if lock else "busy", flush=True)
-                if lock:
-                    sys.stdin.read()
-            return 0 if lock else 3
+            return hold(who)
         case ["end", run_id]:
-            kill_marked(lambda variables: f"{LAUNCHER}={run_id}".encode() in variables)
-            return 0
+            return end(run_id)
     print("usage: python -m node.launcher check|run|hold ID|end ID", file=sys.stderr)
     return 2
 
 
-def run(request: dict) -> int:
-    """Run one rank to its end. `request`: run (id), rank, local_rank, env (added to this process's), argv; wait: start
-    the rank only on a line GO; limits, shaped: what must be in force in this node; mpi: for a rank that takes part in
-    MPI, see node/mpi.py.
+def check() -> int:
+    """Print this node's facts as one JSON object. Ends ranks that no launcher holds."""
+    print(json.dumps(node_facts()))
+    return 0
+
+
+def hold(who: str) -> int:
+    """Hold the node until stdin ends. `who`: shown to runs that want it meanwhile. Returns BUSY when one has it."""
+    lock = take_lock(who)
+    print("held" if lock else "busy", flush=True)
+    if lock is None:
+        return BUSY
+    with lock:
+        sys.stdin.read()
+    return 0
+
+
+def end(run_id: str) -> int:
+    """Kill the launchers and ranks of a run, and wait until they have ended."""
+    kill_marked(lambda variables: f"{LAUNCHER}={run_id}".encode() in variables)
+    return 0
+
+
+def run(request: Request) -> int:
+    """Run one rank to its end.
 
     The launcher of the node's first rank (local_rank 0) takes the lock for its run; those of the others wait for that.
-    Prints Held; or Busy, and returns 3, when another run holds the node. Otherwise returns 0 or 1 as the rank ended.
+    Prints Held; or Busy, and returns BUSY, when another run holds the node. Otherwise returns 0 or 1 as the rank ended.
     """
     rank, metrics = request["rank"], node_lock.STATE / "metrics"
     lock = take_lock(request["run"], metrics) if request["local_rank"] == 0 else None
     if lock is None and await_holder(request["run"]) != request["run"]:
         write(Busy(rank=rank, run=lock_holder() or "unknown"))
-        return 3
+        return BUSY
     write(Held(rank=rank))
-    started: list[subprocess.Popen] = []  # the rank, once there is one
-    go = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: _signal(started, signal.SIGTERM))
-    threading.Thread(target=_obey, args=(started, go), daemon=True).start()
+    process = RankProcess()
+    signal.signal(signal.SIGTERM, lambda *_: process.send(signal.SIGTERM))
+    threading.Thread(target=process.obey, daemon=True).start()
     if request.get("wait"):
-        go.wait()
-    problem = limits.await_inside(request["limits"]) if "limits" in request else None
-    if not problem and (there := request.get("shaped")) is not None and shaped() != there:
-        problem = "its link is not shaped any more" if there else "its link is shaped, which was not asked for"
-    if problem:
+        process.go.wait()
+    if problem := _problem(request):
         write(Failed(rank=rank, kind="own", message=problem))
         return 1
-    kills_before = cgroup.read().oom_kills or 0
     # Whatever is started from here on belongs to this run and this node.
     os.environ.update(SYNCBED_RUN_ID=request["run"], SYNCBED_STATE=str(node_lock.STATE))
     env = os.environ | request["env"] | {"PROMETHEUS_MULTIPROC_DIR": str(metrics)}
-    manager = mpi.Manager(rank, _spawn) if "mpi" in request else None
+    return 0 if _run_to_end(process, request, env) == 0 else 1
+
+
+def _problem(request: Request) -> str | None:
+    """What in this node is not as the request wants it, in one line."""
+    problem = limits.await_inside(request["limits"]) if "limits" in request else None
+    if problem or "shaped" not in request or shaped() == request["shaped"]:
+        return problem
+    if request["shaped"]:
+        return "its link is not shaped any more"
+    return "its link is shaped, which was not asked for"
+
+
+def _run_to_end(process: "RankProcess", request: Request, env: dict[str, str]) -> int:
+    """Start the rank, and MPI's process manager beside it where it needs one; report its end. Returns its exit code."""
+    rank, kills_before = request["rank"], cgroup.read().oom_kills or 0
+    proxy = request.get("mpi")
+    manager = mpi.Manager(rank, _spawn) if proxy else None
     try:
-        if manager:
-            place, connection = manager.start(request["mpi"])
-            started.append(_spawn(request["argv"], env | place, pass_fds=[connection]))
+        if manager and proxy:
+            variables, connection = manager.start(proxy)
+            process.start(request["argv"], env | variables, pass_fds=[connection])
             os.close(connection)
         else:
-            started.append(_spawn(request["argv"], env))
-        code = started[0].wait()
+            process.start(request["argv"], env)
+        code = process.wait()
     except mpi.ManagerFault as fault:
         write(Failed(rank=rank, kind="own", message=str(fault)))
         code = 1
     write(exited(rank, code, kills_before, cgroup.read()))
     if manager:
         manager.end(orderly=code == 0)
-    return 0 if code == 0 else 1
+    return code
 
 
 def exited(rank: int, code: int, kills_before: int, usage: cgroup.Usage) -> Exited:
-    """How a rank ended; `code`: as subprocess gives it; `kills_before`: what the node had counted when it started."""
+    """How a rank ended.
+
+    `code`: as subprocess gives it, negative for a signal. `kills_before`: out-of-memory kills that the node had counted
+    when the rank started.
+    """
     out_of_memory = (usage.oom_kills or 0) > kills_before
     limit, peak = usage.memory_limit_bytes, usage.memory_peak_bytes
     if limit is not None and peak is not None and peak > limit:
         peak = limit  # the peak is of a time when the limit was another; now it was reached, else nothing was killed
-    memory = {"memory_limit_bytes": limit, "memory_peak_bytes": peak} if out_of_memory else {}
-    ended = {"code": code, "signal": None} if code >= 0 else {"code": None, "signal": signal.Signals(-code).name}
-    return Exited(rank=rank, out_of_memory=out_of_memory, **ended, **memory)
+    return Exited(
+        rank=rank,
+        code=code if code >= 0 else None,
+        signal=signal.Signals(-code).name if code < 0 else None,
+        out_of_memory=out_of_memory,
+        memory_limit_bytes=limit if out_of_memory else None,
+        memory_peak_bytes=peak if out_of_memory else None,
+    )
 
 
-def _obey(started: list[subprocess.Popen], go: threading.Event) -> None:
-    """Pass on what the orchestrator says until it is gone; then end the rank, frozen or not."""
-    for line in sys.stdin:
-        if line.strip() == "GO":
-            go.set()
-        if line.strip() in ("TERM", "KILL"):
-            _signal(started, signal.Signals["SIG" + line.strip()])
-        if line.strip() in ("STOP", "CONT") and started:
-            _signal(started, signal.Signals["SIG" + line.strip()])
-    _signal(started, signal.SIGKILL)
+class RankProcess:
+    """The rank's process, once there is one, under the orchestrator's hand. `go` is set by a line GO."""
+
+    def __init__(self):
+        self.go = threading.Event()
+        self._process: subprocess.Popen | None = None
+        self._lock = threading.RLock()  # a signal's handler may interrupt its holder
+
+    def start(self, argv: list[str], env: dict[str, str], **options: Any) -> None:
+        """`options`: of subprocess.Popen."""
+        process = _spawn(argv, env, **options)
+        with self._lock:  # never had where `send` is ending this process
+            self._process = process
+
+    def wait(self) -> int:
+        """Its exit code, as subprocess gives it; the rank must have been started."""
+        assert self._process is not None
+        return self._process.wait()
+
+    def obey(self) -> None:
+        """Pass on what the orchestrator says until it is gone; then end the rank, frozen or not."""
+        for line in sys.stdin:
+            match line.strip():
+                case "GO":
+                    self.go.set()
+                case "TERM" | "KILL" as word:
+                    self.send(signal.Signals["SIG" + word])
+                case "STOP" | "CONT" as word if self._process:
+                    self.send(signal.Signals["SIG" + word])
+        self.send(signal.SIGKILL)
+
+    def send(self, number: int) -> None:
+        """Send it to the rank and its helpers. Where there is none yet, this process ends with all it has started."""
+        with self._lock:
+            if self._process is None:
+                _end_at_once()
+            else:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, number)
 
 
-def _signal(started: list[subprocess.Popen], number: int) -> None:
-    if not started:  # no rank yet, or one that has not come as far as to die with this process
-        import psutil
+def _end_at_once() -> None:
+    """A child that has not come as far as to die with this process is killed first."""
+    import psutil
 
-        for child in psutil.Process().children():
-            child.kill()
-        os._exit(1)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(started[0].pid, number)
+    for child in psutil.Process().children():
+        child.kill()
+    os._exit(1)
 
 
-def _spawn(argv: list[str], env: dict[str, str], **more) -> subprocess.Popen:
+def _spawn(argv: list[str], env: dict[str, str], **options: Any) -> subprocess.Popen:
     """Start a process that dies with this one, in a group of its own: signals reach its helpers too."""
-    how = {"stdin": subprocess.DEVNULL, "start_new_session": True, "preexec_fn": partial(_die_with, os.getpid())}
-    return subprocess.Popen(argv, env=env, **how | more)
+    return subprocess.Popen(
+        argv,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=partial(_die_with, os.getpid()),
+        **options,
+    )
 
 
 def _die_with(parent: int) -> None:

@@ -1,20 +1,29 @@
 """CPU and memory limits as a node sees them: compared with what was asked for."""
 
 import time
+from typing import TypedDict
 
 from node import cgroup
 
 SLACK_CORES, SLACK_BYTES = 0.01, 1 << 20  # the kernel takes whole microseconds and whole pages
 SECONDS = 15.0  # in which a limit that was set is in force
-Limits = dict[str, float | int | None]  # cpus, in cores, and memory_bytes; None: no limit
 
 
-def wrong(found: Limits, wanted: Limits) -> str | None:
-    """What of `found` is not as wanted, in the words of `make run`; None where all is."""
-    for name, word, slack in (("cpus", "CPUS", SLACK_CORES), ("memory_bytes", "MEMORY", SLACK_BYTES)):
-        value, asked = found[name], wanted[name]
-        if asked is not None and (value is None or abs(value - asked) > slack):
-            return f"{word}={asked} was asked for, {value} is in force"
+class Limits(TypedDict):
+    """None: no limit."""
+
+    cpus: float | None  # cores
+    memory_bytes: int | None
+
+
+def wrong(actual: Limits, wanted: Limits) -> str | None:
+    """Which limit is not as wanted, in the words of `make run`; None where all are."""
+    for setting, value, limit, slack in (
+        ("CPUS", actual["cpus"], wanted["cpus"], SLACK_CORES),
+        ("MEMORY", actual["memory_bytes"], wanted["memory_bytes"], SLACK_BYTES),
+    ):
+        if limit is not None and (value is None or abs(value - limit) > slack):
+            return f"{setting}={limit} was asked for, {value} is in force"
     return None
 
 
@@ -23,7 +32,7 @@ def await_inside(wanted: Limits) -> str | None:
     until = time.monotonic() + SECONDS
     while True:
         usage = cgroup.read()
-        found = {"cpus": usage.cpu_limit_cores, "memory_bytes": usage.memory_limit_bytes}
-        if (problem := wrong(found, wanted)) is None or time.monotonic() > until:
+        actual: Limits = {"cpus": usage.cpu_limit_cores, "memory_bytes": usage.memory_limit_bytes}
+        if (problem := wrong(actual, wanted)) is None or time.monotonic() > until:
             return problem
         time.sleep(0.02)

@@ -22,7 +22,9 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from trainer.events import Failed, Proxies, write
 
@@ -40,57 +42,59 @@ class ManagerFault(Exception):
 class Manager:
     """Hydra's processes beside one rank. They die with this process, which must have started them in its main thread.
 
-    `spawn(argv, env, **more)` starts a process so that it does, and returns the Popen.
+    `spawn(argv, env, **options)` starts a process so that it does, and returns the Popen.
     """
 
-    def __init__(self, rank: int, spawn):
+    def __init__(self, rank: int, spawn: Callable[..., subprocess.Popen]):
         self.rank, self._spawn = rank, spawn
         self._processes: dict[str, subprocess.Popen] = {}
-        self._hand, self._ending = None, False
+        self._hand: socket.socket | None = None
+        self._ending = False
         self._env = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
 
     def start(self, request: dict) -> tuple[dict[str, str], int]:
         """The environment, and the descriptor in it, with which the rank may call MPI_Init.
 
         `request`: {"proxy": the command line}, or for rank 0 {"world_size", "host"}: then mpiexec is started, known to
-        the others by the name `host`, and the proxies' command lines are told as an event. Raises ManagerFault.
+        the others by the name `host`, and the proxies' command lines are written as an event. Raises ManagerFault.
         """
         proxy = request.get("proxy") or self._mpiexec(request["world_size"], request["host"])
         self._hand, theirs = socket.socketpair()
         with theirs:
-            handed = {HAND: str(theirs.fileno())}
-            self._run("hydra_pmi_proxy", proxy, handed, stdout=2, pass_fds=[theirs.fileno()])
+            descriptor = theirs.fileno()
+            self._run("hydra_pmi_proxy", proxy, {HAND: str(descriptor)}, stdout=2, pass_fds=[descriptor])
         self._hand.settimeout(START_SECONDS)
         try:
-            said, descriptors, _, _ = socket.recv_fds(self._hand, 1 << 16, 1)
+            variables, descriptors, _, _ = socket.recv_fds(self._hand, 1 << 16, 1)
         except TimeoutError:
             raise ManagerFault(f"MPI's process manager did not come up within {START_SECONDS:.0f} s") from None
         if not descriptors:
             raise ManagerFault("MPI's process manager ended before the rank was started")
-        return json.loads(said) | {"PMI_FD": str(descriptors[0])}, descriptors[0]
+        return json.loads(variables) | {"PMI_FD": str(descriptors[0])}, descriptors[0]
 
     def _mpiexec(self, world_size: int, host: str) -> list[str]:
-        """Start mpiexec, tell the proxies' command lines, return rank 0's."""
+        """Start mpiexec, write the proxies' command lines as an event, return rank 0's."""
         hosts = ",".join(f"rank-{rank}" for rank in range(world_size))  # names for Hydra only; nobody resolves them
         flags = f"-launcher manual -rmk user -genvnone -disable-auto-cleanup -localhost {host} -hosts {hosts} -ppn 1"
         command = [str(mpiexec()), *flags.split(), "-n", str(world_size), sys.executable, "-m", "node.mpi"]
         process = self._run("mpiexec", command, {}, stdout=subprocess.PIPE, text=True)
-        lines = []
+        assert process.stdout is not None  # a pipe
+        proxies = []
         for line in process.stdout:
             if line.startswith(LAST_LINE):
                 break
             if line.startswith(LINE):
-                lines.append(shlex.split(line.removeprefix(LINE)))
+                proxies.append(shlex.split(line.removeprefix(LINE)))
             else:
                 sys.stderr.write(line)
-        if len(lines) != world_size:
-            raise ManagerFault(f"mpiexec named {len(lines)} proxies, {world_size} were asked for")
-        threading.Thread(target=lambda: [sys.stderr.write(line) for line in process.stdout], daemon=True).start()
-        write(Proxies(rank=self.rank, commands=lines))
-        return lines[0]
+        if len(proxies) != world_size:
+            raise ManagerFault(f"mpiexec named {len(proxies)} proxies, {world_size} were asked for")
+        threading.Thread(target=sys.stderr.writelines, args=(process.stdout,), daemon=True).start()
+        write(Proxies(rank=self.rank, commands=proxies))
+        return proxies[0]
 
-    def _run(self, name: str, command: list[str], more: dict[str, str], **how) -> subprocess.Popen:
-        process = self._processes[name] = self._spawn(command, self._env | more, **how)
+    def _run(self, name: str, command: list[str], variables: dict[str, str], **options: Any) -> subprocess.Popen:
+        process = self._processes[name] = self._spawn(command, self._env | variables, **options)
         threading.Thread(target=self._watch, args=(name, process), daemon=True).start()
         return process
 
@@ -124,8 +128,8 @@ def main() -> None:
     """The process that Hydra starts: hand over its connection, and stay until the launcher is done or gone."""
     with socket.socket(fileno=int(os.environ[HAND])) as launcher:
         connection = int(os.environ["PMI_FD"])
-        place = {k: v for k, v in os.environ.items() if k.startswith(("PMI_", "MPI_"))}
-        socket.send_fds(launcher, [json.dumps(place).encode()], [connection])
+        variables = {k: v for k, v in os.environ.items() if k.startswith(("PMI_", "MPI_"))}
+        socket.send_fds(launcher, [json.dumps(variables).encode()], [connection])
         os.close(connection)  # so that the proxy sees when the rank is gone
         launcher.recv(1)
 

@@ -34,12 +34,12 @@ def serve(seconds: float) -> None:
         first = peer.recv(len(CHUNK))
         began = time.perf_counter()
         start, received, last, pieces = None, 0, began, 0
-        while first and (got := len(peer.recv(len(CHUNK)))):
+        while first and (count := len(peer.recv(len(CHUNK)))):
             last = time.perf_counter()
             if last - began < seconds * LEFT_OUT:
                 continue
             start = start or last
-            received += got if last > start else 0
+            received += count if last > start else 0
             pieces += 1
             spent = last - began
             if spent > LONGEST_SECONDS or (spent > seconds * (1 + LEFT_OUT) and pieces > ENOUGH):

@@ -60,8 +60,9 @@ def shape(link: dict | None) -> dict:
     interface = next(path.name for path in sorted(Path("/sys/class/net").iterdir()) if path.name != "lo")
     if any(qdisc["kind"] in ("tbf", "netem") for qdisc in _qdiscs(interface)):
         _tc("qdisc", "del", "dev", interface, "root")
-    for command in commands(interface, link) if link else ():
-        _tc(*command)
+    if link:
+        for command in tc_commands(interface, link):
+            _tc(*command)
     control = govern(interface, link["congestion"] if link else None)
     return {"interface": interface, "qdiscs": _qdiscs(interface), "congestion": control}
 
@@ -75,45 +76,47 @@ def govern(interface: str, congestion: str | None) -> str | None:
     for route in _run(*show).splitlines():
         if route.split()[-2:] != control and (control or "congctl" in route):
             _run("ip", "route", "change", *route.partition(" congctl ")[0].split(), "dev", interface, *control)
-    told = {route.partition(" congctl ")[2].strip() or None for route in _run(*show).splitlines()}
-    return told.pop() if len(told) == 1 else None
+    controls = {route.partition(" congctl ")[2].strip() or None for route in _run(*show).splitlines()}
+    return controls.pop() if len(controls) == 1 else None
 
 
-def commands(interface: str, link: dict) -> list[list[str]]:
+def tc_commands(interface: str, link: dict) -> list[list[str]]:
     """The arguments of tc: netem at the root, where there is more than a rate, and tbf under it or in its place."""
-    made, place = [], ["root"]
+    commands, place = [], ["root"]
     if link["delay_ms"] or link["jitter_ms"] or link["loss_percent"]:
         netem = ["netem", "limit", str(NETEM_PACKETS), "delay", f"{link['delay_ms']:g}ms"]
-        netem += [f"{link['jitter_ms']:g}ms"] if link["jitter_ms"] else []
-        netem += ["loss", f"{link['loss_percent']:g}%"] if link["loss_percent"] else []
-        made.append(["qdisc", "add", "dev", interface, "root", "handle", "1:", *netem])
+        if link["jitter_ms"]:
+            netem.append(f"{link['jitter_ms']:g}ms")
+        if link["loss_percent"]:
+            netem += ["loss", f"{link['loss_percent']:g}%"]
+        commands.append(["qdisc", "add", "dev", interface, "root", "handle", "1:", *netem])
         place = ["parent", "1:1", "handle", "10:"]
     if link["rate_bits"]:
         burst = max(LEAST_BURST_BYTES, int(link["rate_bits"] / 8 * BURST_SECONDS))
         tbf = ["tbf", "rate", f"{link['rate_bits']}bit", "burst", f"{burst}b", "latency", f"{LATENCY_MS}ms"]
-        made.append(["qdisc", "add", "dev", interface, *place, *tbf])
-    return made
+        commands.append(["qdisc", "add", "dev", interface, *place, *tbf])
+    return commands
 
 
 def kinds(names: Iterable[str]) -> dict:
     """Whether the kernel has each kind, found by trying it on the loopback of this namespace; and `congestion`: which
     controls it has, of those named and those that are loaded.
     """
-    found = {}
-    for kind, options in (("tbf", "rate 1mbit burst 10kb latency 50ms"), ("netem", "delay 1ms")):
-        tried = subprocess.run(
-            ["tc", "qdisc", "replace", "dev", "lo", "root", kind, *options.split()], capture_output=True
-        )
-        found[kind] = tried.returncode == 0
-    tried = subprocess.run(["ip", "route", "replace", "blackhole", "192.0.2.1"], capture_output=True)
-    found["blackhole"] = tried.returncode == 0
-    there = set(AVAILABLE.read_text().split()) if AVAILABLE.exists() else set()  # older kernels hide it in a namespace
+    root = ("tc", "qdisc", "replace", "dev", "lo", "root")
+    controls = set(AVAILABLE.read_text().split()) if AVAILABLE.exists() else set()  # older kernels hide it here
     for name in names:
-        tried = subprocess.run(
-            ["ip", "route", "replace", "192.0.2.2", "dev", "lo", "congctl", name], capture_output=True
-        )
-        there |= {name} if tried.returncode == 0 else set()
-    return found | {"congestion": sorted(there)}
+        if _works("ip", "route", "replace", "192.0.2.2", "dev", "lo", "congctl", name):
+            controls.add(name)
+    return {
+        "tbf": _works(*root, "tbf", "rate", "1mbit", "burst", "10kb", "latency", "50ms"),
+        "netem": _works(*root, "netem", "delay", "1ms"),
+        "blackhole": _works("ip", "route", "replace", "blackhole", "192.0.2.1"),
+        "congestion": sorted(controls),
+    }
+
+
+def _works(*command: str) -> bool:
+    return subprocess.run(command, capture_output=True).returncode == 0
 
 
 def _qdiscs(interface: str) -> list[dict]:

@@ -7,6 +7,7 @@ one against the other.
 import contextlib
 import json
 import os
+import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
@@ -19,6 +20,8 @@ from node.exposition import Series, series
 # Figures of a rank that ended stay this long: a scrape each second sees the last of them, and so do Prometheus' rules,
 # which are worked out each 5 s, and those over all ranks of a run, which do not end at one time.
 KEEP_SECONDS = 8.0
+# What reading a file raises that vanished, has no length yet, or has a length that its content has not reached.
+_HALF_MADE = (OSError, struct.error, RuntimeError, ValueError)
 
 
 class TrainingCollector:
@@ -33,7 +36,7 @@ class TrainingCollector:
         for _ in range(3):
             try:
                 return list(_accumulated(_merged(self._remove_dead(self._files()))))
-            except Exception:  # a file vanished or is half made, and what is raised then is not of one type
+            except _HALF_MADE:
                 continue
         return ()
 
@@ -41,19 +44,19 @@ class TrainingCollector:
         return sorted(self._folder.glob("*.db"))
 
     def _remove_dead(self, files: list[Path]) -> list[Path]:
-        """Those that stay."""
-        now, dead, stay = self._clock(), {}, []
+        """The files that stay."""
+        now, dead_since, kept = self._clock(), {}, []
         for file in files:
             pid = file.stem.rpartition("_")[2]
             if pid.isdigit() and not _alive(int(pid)):
-                dead[int(pid)] = self._dead_since.get(int(pid), now)
-                if now - dead[int(pid)] >= KEEP_SECONDS:
+                dead_since[int(pid)] = self._dead_since.get(int(pid), now)
+                if now - dead_since[int(pid)] >= KEEP_SECONDS:
                     with contextlib.suppress(OSError):
                         file.unlink()
                     continue
-            stay.append(file)
-        self._dead_since = dead  # a process id is given again
-        return stay
+            kept.append(file)
+        self._dead_since = dead_since  # without those that are gone: their process ids are given again
+        return kept
 
 
 def _merged(files: list[Path]) -> dict[tuple[str, str], float]:

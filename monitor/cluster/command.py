@@ -27,59 +27,63 @@ from monitor.engine.naming import ROLE_LABEL, project
 from monitor.engine.serving_ports import SERVICE, ports_of
 from monitor.errors import RunFailed, UserError, refuse_unknown
 from monitor.runtime import wires
+from monitor.text import plural
 
 _HEALTHY_WITHIN_SECONDS = 240
 
 
 def up(settings: dict[str, str], args) -> int:
     """Start the cluster these settings ask for, or change the running one into it. Nothing changed: nothing is done."""
-    start = time.monotonic()
+    begin = time.monotonic()
     client = sdk.connect()
     _, compose_version = compose.compose_command()
     with sdk.guard(), alone(project(settings), f"cluster {project(settings)}"):
         host = client.info()
         wanted = ClusterSettings.from_settings(settings, host["NCPU"], host["MemTotal"])
-        present = containers(client, wanted.project)
-        check_host_port(client, wanted.project, "PROMETHEUS_PORT", wanted.prometheus_port)
-        paused = mending.unpause(present)
-        _refuse_while_training(wanted, present)
-        made = images.ensure(client, wanted.images)
-        if made.grafana:
-            check_host_port(client, wanted.project, "GRAFANA_PORT", wanted.grafana_port)
-        say(f"starting {wanted.stated()}")
-        services = [*wanted.node_names(), "prometheus", *(["grafana"] if made.grafana else [])]
-        serving = ports_of(present)
-        services += [SERVICE] if serving else []
-        remove_containers([c for c in present if c.labels.get(SERVICE_LABEL) not in services])
-        wanted_now = [c for c in present if c.labels.get(SERVICE_LABEL) in services]
-        mending.restart([c for c in wanted_now if c in paused or mending.unhealthy(c)])
-        try:
-            wait = ("--wait", "--wait-timeout", str(_HEALTHY_WITHIN_SECONDS))
-            variables = wanted.variables(made) | serving
-            compose.compose(wanted.project, variables, "up", "--detach", "--no-build", *wait, *services)
-        except UserError as error:
-            _show_sick(client, wanted.project)
-            raise error
+        _start(client, wanted)
         facts = _verify(client, wanted)
-        report = {
-            "project": wanted.project,
-            "nodes": [{"name": name, **fact} for name, fact in facts.items()],
-            "urls": urls(client, wanted.project),
-            "seconds": round(time.monotonic() - start, 1),
-            "engine": host["ServerVersion"],
-            "compose": compose_version,
-        }
+        addresses = urls(client, wanted.project)
+    seconds = round(time.monotonic() - begin, 1)
     if args.json:
-        print(json.dumps(report))
+        nodes = [{"name": name, **node} for name, node in facts.items()]
+        engine = {"engine": host["ServerVersion"], "compose": compose_version}
+        print(json.dumps({"project": wanted.project, "nodes": nodes, "urls": addresses, "seconds": seconds} | engine))
         return 0
-    for node in report["nodes"]:
-        memory = node["memory_limit_bytes"] / 2**30
-        cores = f"{node['cpu_limit_cores']:g} core{'s'[: node['cpu_limit_cores'] != 1]}"
-        print(f"  {node['name']:12}{node['addresses'][0]:16}{cores}  {memory:.2f} GiB")
-    for name, url in report["urls"].items():
+    for name, node in facts.items():
+        size = f"{plural(node['cpu_limit_cores'], 'core')}  {node['memory_limit_bytes'] / 2**30:.2f} GiB"
+        print(f"  {name:12}{node['addresses'][0]:16}{size}")
+    for name, url in addresses.items():
         print(f"  {name:12}{url}")
-    print(f"cluster {wanted.project} is up, limits read back from inside; {report['seconds']} s")
+    print(f"cluster {wanted.project} is up, limits read back from inside; {seconds} s")
     return 0
+
+
+def _start(client: DockerClient, wanted: ClusterSettings) -> None:
+    """Bring the cluster up from whatever is there. Raises UserError and RunFailed."""
+    present = containers(client, wanted.project)
+    check_host_port(client, wanted.project, "PROMETHEUS_PORT", wanted.prometheus_port)
+    paused = mending.unpause(present)  # a paused node cannot say whether a run holds it
+    _refuse_while_training(wanted, present)
+    tags = images.ensure(client, wanted.images)
+    if tags.grafana:
+        check_host_port(client, wanted.project, "GRAFANA_PORT", wanted.grafana_port)
+    say(f"starting {wanted.stated()}")
+    services = [*wanted.node_names(), "prometheus"]
+    if tags.grafana:
+        services.append("grafana")
+    serving = ports_of(present)
+    if serving:  # a server of models stays, on its ports
+        services.append(SERVICE)
+    remove_containers([c for c in present if c.labels.get(SERVICE_LABEL) not in services])
+    kept = [c for c in present if c.labels.get(SERVICE_LABEL) in services]
+    mending.restart([c for c in kept if c in paused or mending.unhealthy(c)])
+    wait = ("--wait", "--wait-timeout", str(_HEALTHY_WITHIN_SECONDS))
+    try:
+        variables = wanted.variables(tags) | serving
+        compose.compose(wanted.project, variables, "up", "--detach", "--no-build", *wait, *services)
+    except UserError:
+        _show_sick(client, wanted.project)
+        raise
 
 
 def down(settings: dict[str, str], args) -> int:
@@ -106,24 +110,26 @@ def status(settings: dict[str, str], args) -> int:
         present = containers(client, name)
         nodes = [c for c in present if c.labels.get(ROLE_LABEL) == "node"]
         with ThreadPoolExecutor(16) as pool:
-            held = list(pool.map(_held_by, nodes))
-        rows = [{**_state(c), "run": run} for c, run in zip(nodes, held, strict=True)]
+            runs = list(pool.map(_held_by, nodes))
+        rows = [_state(node) | {"run": run} for node, run in zip(nodes, runs, strict=True)]
         others = [_state(c) for c in present if c.labels.get(ROLE_LABEL) in ("prometheus", "grafana", SERVICE)]
-        report = {"project": name, "nodes": rows, "services": others, "urls": urls(client, name)}
+        addresses = urls(client, name)
     if args.json:
-        print(json.dumps(report))
+        print(json.dumps({"project": name, "nodes": rows, "services": others, "urls": addresses}))
     elif not present:
         print(f"no cluster {name}: make cluster-up{naming.words(name)} starts one")
     else:
-        print(f"{'name':12}{'state':10}{'health':11}{'address':16}{'cores':>6}{'GiB':>7}  run")
-        for row in [*rows, *others]:
-            size = f"{row['cpus']:>6g}{row['memory_bytes'] / 2**30:>7.2f}"
-            print(
-                f"{row['name']:12}{row['state']:10}{row['health']:11}{row['address']:16}{size}  {row.get('run') or '-'}"
-            )
-        for service, url in report["urls"].items():
-            print(f"{service}: {url}")
+        _show_status([*rows, *others], addresses)
     return 0
+
+
+def _show_status(rows: list[dict], addresses: dict[str, str]) -> None:
+    print(f"{'name':12}{'state':10}{'health':11}{'address':16}{'cores':>6}{'GiB':>7}  run")
+    for row in rows:
+        size = f"{row['cpus']:>6g}{row['memory_bytes'] / 2**30:>7.2f}"
+        print(f"{row['name']:12}{row['state']:10}{row['health']:11}{row['address']:16}{size}  {row.get('run') or '-'}")
+    for service, url in addresses.items():
+        print(f"{service}: {url}")
 
 
 def logs(settings: dict[str, str], args) -> int:
@@ -140,11 +146,12 @@ def logs(settings: dict[str, str], args) -> int:
     if settings.get("NODE", services[0]) not in services:
         raise UserError(f"NODE={settings['NODE']}: one of: {', '.join(services)}")
     command, _ = compose.compose_command()
-    options = ["--tail", "200", *(["--follow"] if settings.get("FOLLOW") == "1" else [])]
-    chosen = [settings["NODE"]] if "NODE" in settings else []
-    return subprocess.run(
-        [*command, "-p", name, "-f", str(checkout.ROOT / "compose.yaml"), "logs", *options, *chosen]
-    ).returncode
+    command += ["-p", name, "-f", str(checkout.ROOT / "compose.yaml"), "logs", "--tail", "200"]
+    if settings.get("FOLLOW") == "1":
+        command.append("--follow")
+    if "NODE" in settings:
+        command.append(settings["NODE"])
+    return subprocess.run(command).returncode
 
 
 def _refuse_while_training(wanted: ClusterSettings, present: list[Container]) -> None:
@@ -172,7 +179,7 @@ def _verify(client: DockerClient, wanted: ClusterSettings) -> dict[str, inspecti
         mends = f"make cluster-down cluster-up{naming.words(wanted.project)} mends it"
         raise RunFailed(f"asked for {wanted.nodes} nodes, found {', '.join(facts) or 'none'}: {mends}")
     for rank, (name, fact) in enumerate(facts.items()):
-        asked = {
+        expected = {
             "hostname": name,
             "rank": rank,
             "world_size": wanted.nodes,
@@ -180,12 +187,13 @@ def _verify(client: DockerClient, wanted: ClusterSettings) -> dict[str, inspecti
             "memory_limit_bytes": wanted.memory_bytes,
             "shm_bytes": SHM_BYTES,
         }
-        for key, value in asked.items():
-            got = fact[key]
-            if got != value and not (key == "cpu_limit_cores" and got and abs(got - value) < 0.002):
+        for key, value in expected.items():
+            actual = fact[key]
+            rounded = key == "cpu_limit_cores" and actual and abs(actual - value) < 0.002  # to whole microseconds
+            if actual != value and not rounded:
                 raise RunFailed(
-                    f"{name}: asked for {key}={value}, inside it is {got}; a rootless engine enforces limits only with "
-                    "cgroup v2 and its cpu and memory controllers delegated"
+                    f"{name}: asked for {key}={value}, inside it is {actual}; a rootless engine enforces limits only "
+                    "with cgroup v2 and its cpu and memory controllers delegated"
                 )
     return facts
 
@@ -205,12 +213,14 @@ def _show_sick(client: DockerClient, name: str) -> None:
 def _state(container: Container) -> dict:
     attributes, state = container.attrs, container.attrs["State"]
     networks = attributes["NetworkSettings"]["Networks"].values()
+    limits = container_limits.now(container)
     return {
         "name": container.labels.get(SERVICE_LABEL, container.name),
         "state": state["Status"],
         "health": (state.get("Health") or {}).get("Status", "none"),
         "address": next((n["IPAddress"] for n in networks if n["IPAddress"]), "-"),
-        **{name: limit or 0 for name, limit in container_limits.now(container).items()},
+        "cpus": limits["cpus"] or 0,
+        "memory_bytes": limits["memory_bytes"] or 0,
     }
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from monitor.conditions.amounts import cores, memory, whole
 from monitor.engine import container_limits, images
+from monitor.engine.images import Images
 from monitor.engine.naming import project
 from monitor.errors import UserError, refuse_unknown
 from monitor.text import plural
@@ -20,7 +21,7 @@ SETTINGS = {
     **images.SETTINGS,
 }
 DOWN_SETTINGS = {"PROJECT": SETTINGS["PROJECT"]}
-LOG_SETTINGS = {**SETTINGS, "NODE": "one service, such as trainer-2", "FOLLOW": "1: go on until Ctrl-C"}
+LOG_SETTINGS = SETTINGS | {"NODE": "one service, such as trainer-2", "FOLLOW": "1: go on until Ctrl-C"}
 DEFAULT_PORTS = {"PROMETHEUS_PORT": 9090, "GRAFANA_PORT": 3000}
 
 
@@ -41,27 +42,23 @@ class ClusterSettings:
         """`settings`: all values text. `host_memory` in bytes."""
         refuse_unknown(settings, SETTINGS)
         nodes = whole("NODES", settings.get("NODES", "4"), 1, MAX_NODES)
-        made = cls(
+        cluster = cls(
             nodes=nodes,
             cpus=cores(settings.get("CPUS"), nodes, host_cores),
             memory_bytes=memory(settings.get("MEMORY"), nodes, host_memory),
             project=project(settings),
-            prometheus_port=whole(
-                "PROMETHEUS_PORT", settings.get("PROMETHEUS_PORT", str(DEFAULT_PORTS["PROMETHEUS_PORT"])), 1, 65535
-            ),
-            grafana_port=whole(
-                "GRAFANA_PORT", settings.get("GRAFANA_PORT", str(DEFAULT_PORTS["GRAFANA_PORT"])), 1, 65535
-            ),
+            prometheus_port=_port("PROMETHEUS_PORT", settings),
+            grafana_port=_port("GRAFANA_PORT", settings),
             images={name: value for name, value in settings.items() if name in images.SETTINGS},
         )
-        if made.prometheus_port == made.grafana_port:
-            raise UserError(f"GRAFANA_PORT={made.grafana_port}: Prometheus has it; give two different ports")
-        return made
+        if cluster.prometheus_port == cluster.grafana_port:
+            raise UserError(f"GRAFANA_PORT={cluster.grafana_port}: Prometheus has it; give two different ports")
+        return cluster
 
     def node_names(self) -> list[str]:
         return [f"trainer-{rank}" for rank in range(self.nodes)]
 
-    def variables(self, made: images.Images) -> dict[str, str]:
+    def variables(self, tags: Images) -> dict[str, str]:
         """What compose.yaml takes from its environment."""
         variables = {
             "NODES": str(self.nodes),
@@ -70,14 +67,18 @@ class ClusterSettings:
             "SHM_SIZE": str(SHM_BYTES),
             "PROMETHEUS_PORT": str(self.prometheus_port),
             "GRAFANA_PORT": str(self.grafana_port),
-            "TRAINER_IMAGE": made.trainer,
-            "PROMETHEUS_IMAGE": made.prometheus,
+            "TRAINER_IMAGE": tags.trainer,
+            "PROMETHEUS_IMAGE": tags.prometheus,
         }
-        if made.grafana:
-            variables["GRAFANA_IMAGE"] = made.grafana
+        if tags.grafana:
+            variables["GRAFANA_IMAGE"] = tags.grafana
         return variables
 
     def stated(self) -> str:
         """One line: what each node gets."""
         each = f"{plural(self.cpus, 'core')} and {self.memory_bytes / 2**30:.2f} GiB each"
         return f"{plural(self.nodes, 'node')}, {each} (CPUS= and MEMORY= change it)"
+
+
+def _port(name: str, settings: dict[str, str]) -> int:
+    return whole(name, settings.get(name, str(DEFAULT_PORTS[name])), 1, 65535)

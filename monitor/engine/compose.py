@@ -12,10 +12,10 @@ from monitor.errors import UserError
 
 def docker_cli() -> str:
     """The `docker` command, which builds images. Raises UserError when it is missing."""
-    found = shutil.which("docker")
-    if not found:
+    command = shutil.which("docker")
+    if not command:
         raise UserError("the docker command is missing: install Docker (sudo apt-get install docker.io)")
-    return found
+    return command
 
 
 def compose_command() -> tuple[list[str], str]:
@@ -38,13 +38,16 @@ def compose_command() -> tuple[list[str], str]:
 
 
 def compose(project: str, variables: dict[str, str], *arguments: str) -> None:
-    """Run Compose on our file, quietly. Raises UserError or RunFailed with its last word."""
+    """Run Compose on our file, quietly, with these variables in its environment.
+
+    Raises UserError or RunFailed with the last line that Compose printed.
+    """
     command, _ = compose_command()
-    done = subprocess.run(
+    ended = subprocess.run(
         [*command, "--progress", "quiet", "-p", project, "-f", str(ROOT / "compose.yaml"), *arguments],
-        env={**os.environ, **variables},
+        env=os.environ | variables,
         capture_output=True,
         text=True,
     )
-    if done.returncode:
-        raise explain_text(done.stderr or done.stdout)
+    if ended.returncode:
+        raise explain_text(ended.stderr or ended.stdout)

@@ -4,13 +4,15 @@ What a node was started with stands in its container's labels (compose.yaml), so
 what an orchestrator that was killed could not.
 """
 
+from docker.models.containers import Container
+
 from node.limits import Limits, wrong
 
 PERIOD = 100_000  # microseconds in which a node may use its quota of CPU time; the kernel's default
 QUOTA_LABEL, MEMORY_LABEL = "syncbed.cpu_quota", "syncbed.memory"
 
 
-def own(container) -> Limits:
+def own(container: Container) -> Limits:
     """What the cluster gave this node."""
     if QUOTA_LABEL not in container.labels:  # of an older syncbed, which changed none
         return now(container)
@@ -20,7 +22,7 @@ def own(container) -> Limits:
     }
 
 
-def now(container) -> Limits:
+def now(container: Container) -> Limits:
     """What Docker holds it to, as of the container's last reload."""
     host = container.attrs["HostConfig"]
     quota, memory = host["CpuQuota"], host["Memory"]
@@ -28,11 +30,20 @@ def now(container) -> Limits:
     return {"cpus": cores or None, "memory_bytes": memory or None}
 
 
-def put(container, wanted: Limits) -> bool:
-    """Hold the node to these from now on. Returns whether that was a change. Raises what the docker SDK raises."""
+def put(container: Container, wanted: Limits) -> bool:
+    """Hold the node to these from now on. Returns whether that was a change. Raises what the docker SDK raises.
+
+    `wanted`: both limits as numbers; a node of a cluster has both.
+    """
     if not wrong(now(container), wanted):
         return False
-    memory = {"mem_limit": wanted["memory_bytes"], "memswap_limit": wanted["memory_bytes"]}
-    container.update(cpu_period=PERIOD, cpu_quota=round(wanted["cpus"] * PERIOD), **memory)
+    cores, memory = wanted["cpus"], wanted["memory_bytes"]
+    assert cores is not None
+    container.update(
+        cpu_period=PERIOD,
+        cpu_quota=round(cores * PERIOD),
+        mem_limit=memory,
+        memswap_limit=memory,  # the same: no swap
+    )
     container.reload()
     return True

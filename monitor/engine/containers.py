@@ -16,10 +16,10 @@ SERVICE_LABEL = "com.docker.compose.service"
 
 def containers(client: DockerClient, name: str) -> list[Container]:
     """The project's services, running or not, nodes first and in rank order."""
-    found = client.containers.list(all=True, ignore_removed=True, filters={"label": f"{PROJECT_LABEL}={name}"})
-    services = [c for c in found if ROLE_LABEL in c.labels]
+    present = client.containers.list(all=True, ignore_removed=True, filters={"label": f"{PROJECT_LABEL}={name}"})
+    services = [c for c in present if ROLE_LABEL in c.labels]
 
-    def order(container):
+    def order(container: Container) -> tuple[int, int]:
         service, _, rank = container.labels.get(SERVICE_LABEL, container.name).rpartition("-")
         return (0, int(rank)) if service == "trainer" else (1, 0)
 
@@ -28,33 +28,33 @@ def containers(client: DockerClient, name: str) -> list[Container]:
 
 def urls(client: DockerClient, name: str) -> dict[str, str]:
     """Where Grafana, Prometheus and the server of models answer, for those that run."""
-    found = {}
+    addresses = {}
     for container in containers(client, name):
         for _, bindings in sorted(container.ports.items(), reverse=True):  # of several ports the lowest
             for binding in bindings or ():
-                found[container.labels[SERVICE_LABEL]] = f"http://{binding['HostIp']}:{binding['HostPort']}"
-    return dict(sorted(found.items()))
+                addresses[container.labels[SERVICE_LABEL]] = f"http://{binding['HostIp']}:{binding['HostPort']}"
+    return dict(sorted(addresses.items()))
 
 
 def remove_project(client: DockerClient, name: str) -> list[str]:
     """Remove all that carries the project's label, however far its start had come. Returns what was removed."""
-    mine = {"label": f"{PROJECT_LABEL}={name}"}
-    removed = remove_containers(client.containers.list(all=True, ignore_removed=True, filters=mine))
-    for kind, listed in (
-        ("network", client.networks.list(filters=mine)),
-        ("volume", client.volumes.list(filters=mine)),
-    ):
-        for thing in listed:
-            with suppress(NotFound):
-                thing.remove()
-                removed.append(f"{kind} {thing.name}")
+    label = f"{PROJECT_LABEL}={name}"
+    removed = remove_containers(client.containers.list(all=True, ignore_removed=True, filters={"label": label}))
+    for network in client.networks.list(filters={"label": label}):
+        with suppress(NotFound):
+            network.remove()
+            removed.append(f"network {network.name}")
+    for volume in client.volumes.list(filters={"label": label}):
+        with suppress(NotFound):
+            volume.remove()
+            removed.append(f"volume {volume.name}")
     return removed
 
 
 def remove_containers(listed: list[Container]) -> list[str]:
     """Kill and remove containers with their anonymous volumes, all at once. Returns what was removed."""
 
-    def remove(container):
+    def remove(container: Container) -> str | None:
         try:
             container.remove(force=True, v=True)
         except NotFound:

@@ -48,8 +48,8 @@ def build(settings: dict[str, str], args) -> int:
     refuse_unknown(settings, SETTINGS)
     client = sdk.connect()
     with sdk.guard():
-        made = ensure(client, settings, ask_again=True)
-    print(f"images: {made.trainer}, {made.prometheus}, {made.grafana or 'no grafana'}")
+        tags = ensure(client, settings, ask_again=True)
+    print(f"images: {tags.trainer}, {tags.prometheus}, {tags.grafana or 'no grafana'}")
     return 0
 
 
@@ -71,33 +71,33 @@ def ensure(client: DockerClient, settings: dict[str, str], ask_again: bool = Fal
     checkout.BUILD.mkdir(exist_ok=True)
     ca = _copy_ca(settings.get("CA_BUNDLE"))
     registry = _Registry(client, ask_again)
+    # All bases come first: what cannot be had is known before anything is built for minutes.
     base = _base(registry, settings.get("BASE_IMAGE"))
-    prometheus_base = registry.get(PROMETHEUS_IMAGE, DEBIAN_PROMETHEUS)
-    if prometheus_base is None:
-        if not _exists(client, DEBIAN_BASE):
-            _debian_base()
-        prometheus_base = _docker_build("prometheus-debian", "images/prometheus/debian.Dockerfile", DEBIAN_PROMETHEUS)
+    prometheus_base = _prometheus_base(registry)
     grafana_base = registry.get(GRAFANA_IMAGE, None)
     if grafana_base is None:
         say(f"grafana is left out, {GRAFANA_IMAGE} cannot be pulled ('make images' tries again); all else works")
+    return Images(
+        trainer=_trainer(client, base, index, ca),
+        prometheus=_prometheus(client, prometheus_base),
+        grafana=_grafana(client, grafana_base) if grafana_base else None,
+    )
 
-    index = settings.get("WHEEL_INDEX", "")
+
+def _trainer(client: DockerClient, base: str, index: str, ca: str) -> str:
     key = _key(client, base, index, ca, _digest("images/trainer", *_HEALTH, *_CODE_FOLDERS))
-    trainer = _image(
-        client,
-        f"syncbed-trainer:{key}",
-        "images/trainer/Dockerfile",
-        {"BASE_IMAGE": base, "WHEEL_INDEX": index, "CODE": code_hash()},
-    )
-    key = _key(client, prometheus_base, _digest("images/prometheus", *_HEALTH))
-    prometheus = _image(
-        client, f"syncbed-prometheus:{key}", "images/prometheus/Dockerfile", {"PROMETHEUS_IMAGE": prometheus_base}
-    )
-    grafana = None
-    if grafana_base:
-        key = _key(client, grafana_base, _digest("grafana", "images/healthy.sh"))
-        grafana = _image(client, f"syncbed-grafana:{key}", "grafana/Dockerfile", {"GRAFANA_IMAGE": grafana_base})
-    return Images(trainer, prometheus, grafana)
+    arguments = {"BASE_IMAGE": base, "WHEEL_INDEX": index, "CODE": code_hash()}
+    return _image(client, f"syncbed-trainer:{key}", "images/trainer/Dockerfile", arguments)
+
+
+def _prometheus(client: DockerClient, base: str) -> str:
+    key = _key(client, base, _digest("images/prometheus", *_HEALTH))
+    return _image(client, f"syncbed-prometheus:{key}", "images/prometheus/Dockerfile", {"PROMETHEUS_IMAGE": base})
+
+
+def _grafana(client: DockerClient, base: str) -> str:
+    key = _key(client, base, _digest("grafana", "images/healthy.sh"))
+    return _image(client, f"syncbed-grafana:{key}", "grafana/Dockerfile", {"GRAFANA_IMAGE": base})
 
 
 def remove_old(client: DockerClient) -> list[str]:
@@ -146,14 +146,25 @@ class _Registry:
         return False
 
 
-def _base(registry: _Registry, asked: str | None) -> str:
-    if asked:
-        if not re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9_.:/@-]*", asked):
-            raise UserError(f"BASE_IMAGE={asked}: not the name of an image, such as debian:bookworm")
-        if not _exists(registry.client, asked) and not registry.pull(asked):
-            raise UserError(f"BASE_IMAGE={asked}: neither here nor to be pulled; docker image ls shows what is here")
-        return asked
-    return registry.get(PYTHON_IMAGE, DEBIAN_BASE) or _debian_base()
+def _base(registry: _Registry, image: str | None) -> str:
+    """What the node image is built on. `image`: BASE_IMAGE, which goes first. Raises UserError."""
+    if not image:
+        return registry.get(PYTHON_IMAGE, DEBIAN_BASE) or _debian_base()
+    if not re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9_.:/@-]*", image):
+        raise UserError(f"BASE_IMAGE={image}: not the name of an image, such as debian:bookworm")
+    if not _exists(registry.client, image) and not registry.pull(image):
+        raise UserError(f"BASE_IMAGE={image}: neither here nor to be pulled; docker image ls shows what is here")
+    return image
+
+
+def _prometheus_base(registry: _Registry) -> str:
+    """Public, or built from Debian's package."""
+    image = registry.get(PROMETHEUS_IMAGE, DEBIAN_PROMETHEUS)
+    if image is not None:
+        return image
+    if not _exists(registry.client, DEBIAN_BASE):
+        _debian_base()
+    return _docker_build("prometheus-debian", "images/prometheus/debian.Dockerfile", DEBIAN_PROMETHEUS)
 
 
 def _debian_base() -> str:
@@ -177,8 +188,8 @@ def _docker_build(name: str, dockerfile: str, tag: str, arguments: dict[str, str
     for argument, value in (arguments or {}).items():
         command += ["--build-arg", f"{argument}={value}"]
     for proxy in ("http_proxy", "https_proxy", "no_proxy"):  # predefined arguments: they leave no trace in the image
-        value = os.environ.get(proxy) or os.environ.get(proxy.upper())
-        command += ["--build-arg", f"{proxy}={value}"] if value else []
+        if value := os.environ.get(proxy) or os.environ.get(proxy.upper()):
+            command += ["--build-arg", f"{proxy}={value}"]
     _logged(f"{name} image", name, [*command, str(checkout.ROOT)], {"DOCKER_BUILDKIT": "1" if buildx else "0"})
     return tag
 
@@ -189,9 +200,8 @@ def _logged(what: str, name: str, command: list[str], environment: dict[str, str
     say(f"building the {what} (the first time may take minutes; output in {log.relative_to(checkout.ROOT)})")
     start = time.monotonic()
     with log.open("w") as out:
-        code = subprocess.run(
-            command, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})}
-        ).returncode
+        variables = os.environ | (environment or {})
+        code = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, env=variables).returncode
     if code:
         lines = log.read_text(errors="replace").splitlines()
         say("\n".join(lines[-20:]))
@@ -204,17 +214,20 @@ def _logged(what: str, name: str, command: list[str], environment: dict[str, str
     say(f"built the {what} in {time.monotonic() - start:.0f} s")
 
 
-def _copy_ca(asked: str | None) -> str:
-    """Put the CA bundle where the build finds it, an empty file without one. Returns its digest."""
-    source, origin = asked, "CA_BUNDLE"
-    if asked is None:
+def _copy_ca(setting: str | None) -> str:
+    """Put the CA bundle where the build finds it, an empty file without one. Returns its digest.
+
+    `setting`: CA_BUNDLE; without it the environment may name a bundle. Raises UserError.
+    """
+    source, origin = setting, "CA_BUNDLE"
+    if setting is None:
         origin = next((name for name in _CA_VARIABLES if Path(os.environ.get(name, "")).is_file()), None)
         source = os.environ[origin] if origin else None
-    elif not Path(asked).is_file():
-        raise UserError(f"CA_BUNDLE={asked}: no such file; give a file of PEM certificates")
+    elif not Path(setting).is_file():
+        raise UserError(f"CA_BUNDLE={setting}: no such file; give a file of PEM certificates")
     content = Path(source).read_bytes() if source else b""
-    if asked and b"BEGIN CERTIFICATE" not in content:
-        raise UserError(f"CA_BUNDLE={asked}: holds no certificate in PEM form")
+    if setting and b"BEGIN CERTIFICATE" not in content:
+        raise UserError(f"CA_BUNDLE={setting}: holds no certificate in PEM form")
     target = checkout.BUILD / "ca.crt"
     if not target.exists() or target.read_bytes() != content:
         target.write_bytes(content)
@@ -233,7 +246,7 @@ def _exists(client: DockerClient, image: str) -> bool:
 
 def _key(client: DockerClient, base: str, *parts: str) -> str:
     """12 hex digits that change with the base image (its content, not its name) and with every part."""
-    return hashlib.sha256("\n".join([client.images.get(base).id, *parts]).encode()).hexdigest()[:12]
+    return hashlib.sha256("\n".join([str(client.images.get(base).id), *parts]).encode()).hexdigest()[:12]
 
 
 def _digest(*places: str) -> str:

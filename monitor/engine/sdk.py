@@ -1,6 +1,7 @@
 """Docker's SDK: connect to the engine, and turn what it raises into one clear line."""
 
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import docker
@@ -28,12 +29,12 @@ def connect() -> docker.DockerClient:
         except ValueError as error:  # the SDK's parsing of addresses
             where = f"DOCKER_HOST={os.environ.get('DOCKER_HOST', '')}"
             raise UserError(f"{where}: no address of an engine ({error}); unix:///var/run/docker.sock is one") from None
-        version = first.api._version
+        version = first.api.api_version
         first.close()
         return _client(version, _TIMEOUT_SECONDS)
 
 
-def _client(version: str, timeout_seconds: float) -> docker.DockerClient:
+def _client(version: str, timeout_seconds: int) -> docker.DockerClient:
     if not os.environ.get("DOCKER_HOST"):
         context = ContextAPI.get_current_context()
         if context and context.name != "default":
@@ -43,7 +44,7 @@ def _client(version: str, timeout_seconds: float) -> docker.DockerClient:
 
 
 @contextmanager
-def guard():
+def guard() -> Iterator[None]:
     """Any error of the Docker SDK inside leaves as a UserError of one line."""
     try:
         yield

@@ -31,8 +31,8 @@ class Engine:
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A checkout of two packages and the files that images are made of; no CA named in the environment."""
-    code = ("trainer/a.py", "trainer/sub/b.py", "monitor/c.py", "serving/d.py")
+    """A checkout of some code and the files that images are made of; no CA named in the environment."""
+    code = ("trainer/a.py", "trainer/sub/b.py", "node/c.py", "serving/d.py", "monitor/report/e.py")
     for place in (*code, "images/trainer/Dockerfile", "images/healthy.sh", "images/http-ok.sh"):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text(place)
@@ -72,7 +72,7 @@ def test_the_code_hash_changes_with_content_and_names_only(checkout):
     assert len(first) == 12 and int(first, 16) >= 0
     (checkout / "trainer/__pycache__").mkdir()
     (checkout / "trainer/__pycache__/a.pyc").write_text("compiled")
-    (checkout / "monitor/c.py").touch()
+    (checkout / "node/c.py").touch()
     (checkout / "images/trainer/Dockerfile").write_text("another")
     assert images.code_hash() == first
     (checkout / "trainer/sub/b.py").write_text("changed")
@@ -120,6 +120,27 @@ def test_without_a_registry_images_come_from_packages_and_grafana_is_left_out(ch
     assert images.ensure(built.engine, {}) == made and built.done == [] and len(asked) == 1
     images.ensure(built.engine, {}, ask_again=True)
     assert len(asked) == 2, "`make images` asks again"
+
+
+@pytest.mark.parametrize(
+    ("place", "ships"),
+    [
+        ("trainer/sub/b.py", True),
+        ("node/c.py", True),
+        ("serving/d.py", True),
+        ("monitor/report/e.py", False),
+        ("monitor/report/new.py", False),
+    ],
+)
+def test_only_code_that_runs_in_a_node_makes_another_node_image(checkout, built, place, ships):
+    built.engine.tags |= {images.PYTHON_IMAGE, images.PROMETHEUS_IMAGE, images.GRAFANA_IMAGE}
+    tags, code = images.ensure(built.engine, {}), images.code_hash()
+    built.done.clear()
+    (checkout / place).write_text("changed")
+    changed = images.ensure(built.engine, {})
+    assert (images.code_hash() != code, changed.trainer != tags.trainer) == (ships, ships)
+    assert (changed.prometheus, changed.grafana) == (tags.prometheus, tags.grafana)
+    assert len(built.done) == ships
 
 
 def test_a_change_of_code_rebuilds_the_node_image_only(checkout, built, monkeypatch):

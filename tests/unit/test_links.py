@@ -75,7 +75,7 @@ def test_each_node_has_its_own():
 
 class TestShaping:
     def told(self, made: Link) -> list[str]:
-        return [" ".join(command) for command in shaping.commands("eth0", made.facts())]
+        return [" ".join(command) for command in shaping.tc_commands("eth0", made.facts())]
 
     def test_a_rate_alone_is_tbf(self):
         rate = "qdisc add dev eth0 root tbf rate 100000000bit burst 65536b latency 50ms"
