@@ -3,10 +3,12 @@
 import time
 from pathlib import Path
 from queue import Queue
+from types import SimpleNamespace
 
+from monitor.capabilities import RUNTIMES
 from monitor.run import supervise as supervise_module
 from monitor.run.supervise import Supervisor
-from monitor.runtime.base import Job, RankHandle, Said
+from monitor.runtime.base import Job, Output, RankHandle
 from trainer import events
 from trainer.spec import RunSpec
 
@@ -110,8 +112,8 @@ class Scripted(RankHandle):
     Rank 0 says first that it holds its node, unless its script is about just that.
     """
 
-    def __init__(self, rank, said, script, holds):
-        self.rank, self.said, self.signals, self.closed = rank, said, [], False
+    def __init__(self, rank, output, script, holds):
+        self.rank, self.output, self.signals, self.closed = rank, output, [], False
         if rank == 0 and not (script and isinstance(script[0], (events.Busy, events.Held, events.Proxies))):
             script = [events.Held(rank=0), *script]
         for item in script:
@@ -126,23 +128,28 @@ class Scripted(RankHandle):
         stream, line = (
             ("stderr", item) if isinstance(item, str) else ("stdout", events.to_line(item) if event else None)
         )
-        self.said.put(Said(self.rank, stream, line))
+        self.output.put(Output(self.rank, stream, line))
 
     def signal(self, name):
         self.signals.append(name)
         if self.holds and name == "KILL":
-            self.said.put(Said(self.rank, "stdout", events.to_line(exited(self.rank, None, "SIGKILL"))))
-            self.said.put(Said(self.rank, "stdout", None))
+            self.output.put(Output(self.rank, "stdout", events.to_line(exited(self.rank, None, "SIGKILL"))))
+            self.output.put(Output(self.rank, "stdout", None))
             self.holds = False
 
     def go(self):
         self.went = True
 
-    def gone(self):
+    def end_reason(self):
         return "its node stopped or the engine went away"
 
     def close(self):
         self.closed = True
+
+
+def runtime_of(name, nodes=4):
+    """As much of a runtime as a plan of runs asks for."""
+    return SimpleNamespace(name=name, default_nodes=nodes, capabilities=RUNTIMES[name])
 
 
 class ScriptedRuntime:
@@ -159,12 +166,12 @@ class ScriptedRuntime:
     def node_name(self, rank):
         return f"trainer-{rank}"
 
-    def start(self, job, seat, said):
+    def start(self, job, seat, output):
         rank = seat.rank
-        self.handles[rank] = Scripted(rank, said, self.scripts[rank], rank in self.holding)
+        self.handles[rank] = Scripted(rank, output, self.scripts[rank], rank in self.holding)
         return self.handles[rank]
 
-    def held(self, job, warn):
+    def apply_conditions(self, job, warn):
         self.held_after = sorted(self.handles)
 
     def fetch(self, job, path):
@@ -174,7 +181,7 @@ class ScriptedRuntime:
     def push_checkpoint(self, job, folder):
         self.pushed.append(folder and folder.name)
 
-    def again(self, job, seconds, stop):
+    def prepare_restart(self, job, seconds, stop):
         self.scripts, self.holding = self.later.pop(0), ()
 
     def rows(self, job, start, end, warn):

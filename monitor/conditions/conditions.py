@@ -6,8 +6,10 @@ RATE=100mbit        links in the same way, see links.py
 FAULT=kill:2@10s    what happens to ranks and nodes meanwhile, see faults.py
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from monitor.capabilities import Capabilities, runtimes_with
 from monitor.conditions import faults, links
 from monitor.conditions.amounts import cores, memory
 from monitor.conditions.faults import OF_RANKS, Fault
@@ -30,7 +32,7 @@ class Unavailable(SpecError):
 
 @dataclass(frozen=True)
 class Conditions:
-    """Of each node of a run. `cpus` and `memory`: words, None where nothing was said; `links`: empty without any."""
+    """Of each node of a run. `cpus` and `memory`: a text per node, None without any; `links`: empty without any."""
 
     cpus: tuple[str, ...] | None = None
     memory: tuple[str, ...] | None = None
@@ -38,32 +40,51 @@ class Conditions:
     faults: tuple[Fault, ...] = ()
 
     @classmethod
-    def of(cls, settings: dict[str, str], spec: RunSpec, runtime: str) -> "Conditions":
+    def of(cls, settings: Mapping[str, str], spec: RunSpec, runtime: Capabilities) -> "Conditions":
         """From `settings`, of which only SETTINGS are looked at. Raises SpecError, Unavailable."""
-        nodes, expected = spec.nodes, faults.of(settings, spec)
-        given = {name: settings[name] for name in SETTINGS if name in settings and name != faults.SETTING}
-        if given and runtime == "local":
-            hint = "processes of this machine have no limits and links of their own; RUNTIME=docker would do"
-            raise Unavailable(*next(iter(given.items())), hint)
-        if runtime == "local" and (of_node := next((f for f in expected if f.kind not in OF_RANKS), None)):
-            hint = f"local ranks can be the target of {' and '.join(OF_RANKS)} only; RUNTIME=docker would do"
-            raise Unavailable(faults.SETTING, of_node, hint)
-        each = {name: _each(name, text, nodes) for name, text in given.items()}
-        words = [{name: each[name][node] for name in links.SETTINGS if name in each} for node in range(nodes)]
-        return cls(each.get("CPUS"), each.get("MEMORY"), tuple(links.link(own) for own in words if own), expected)
+        struck = faults.of(settings, spec)
+        texts = {name: settings[name] for name in SETTINGS if name in settings and name != faults.SETTING}
+        _refuse_impossible(texts, struck, runtime)
+        values = {name: _per_node(name, text, spec.nodes) for name, text in texts.items()}
+        link_values = {name: values[name] for name in links.SETTINGS if name in values}
+        node_settings = [{name: value[node] for name, value in link_values.items()} for node in range(spec.nodes)]
+        return cls(
+            values.get("CPUS"),
+            values.get("MEMORY"),
+            tuple(link for one in node_settings if (link := links.link(one))),
+            struck,
+        )
 
-    def limits(self, node: int, own: Limits, host_cores: int, host_memory: int) -> Limits:
-        """What this node is to be held to; `own`: what the cluster gave it. Raises UserError for more than there is."""
-        wanted = dict(own)
+    def limits(self, node: int, default: Limits, host_cores: int, host_memory: int) -> Limits:
+        """The limits of a node during the run; `default`: those that the cluster gave it.
+
+        Raises UserError for more than the host has.
+        """
+        limits = dict(default)
         if self.cpus:
-            wanted["cpus"] = cores(self.cpus[node], 1, host_cores)
+            limits["cpus"] = cores(self.cpus[node], 1, host_cores)
         if self.memory:
-            wanted["memory_bytes"] = memory(self.memory[node], 1, host_memory)
-        return wanted
+            limits["memory_bytes"] = memory(self.memory[node], 1, host_memory)
+        return limits
 
 
-def _each(name: str, text: str, nodes: int) -> tuple[str, ...]:
-    """One value a node."""
+def _refuse_impossible(texts: Mapping[str, str], struck: Sequence[Fault], runtime: Capabilities) -> None:
+    """Raise Unavailable for what this runtime cannot bring about."""
+    if texts and runtime.lacks_limits:
+        name, text = next(iter(texts.items()))
+        others = runtimes_with(lambda other: other.has_limits)
+        raise Unavailable(name, text, f"{runtime.lacks_limits}; {others} would do")
+    of_a_node = next((fault for fault in struck if fault.kind not in OF_RANKS), None)
+    if of_a_node and not runtime.faults_of_nodes:
+        others = runtimes_with(lambda other: other.faults_of_nodes)
+        kinds = " and ".join(OF_RANKS)
+        raise Unavailable(
+            faults.SETTING, of_a_node, f"{runtime.name} ranks can be the target of {kinds} only; {others} would do"
+        )
+
+
+def _per_node(name: str, text: str, nodes: int) -> tuple[str, ...]:
+    """One value for each node. Raises SpecError."""
     values = tuple(part.strip() for part in text.split(","))
     if len(values) not in (1, nodes) or not all(values):
         raise SpecError(name, text, f"one value, or {nodes} parted by commas, one for each node")

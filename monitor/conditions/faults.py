@@ -12,7 +12,7 @@ A step counts once the first worker has done it, seconds from the beginning of t
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -61,7 +61,7 @@ class Fault:
 
     def __str__(self) -> str:
         targets = "|".join(",".join(map(str, group)) for group in self.groups)
-        when = f"step={self.step}" if self.step is not None else f"{_number(self.at_seconds)}s"
+        when = f"step={self.step}" if self.at_seconds is None else f"{_number(self.at_seconds)}s"
         lasts = "" if self.lasts_seconds is None else f"+{_number(self.lasts_seconds)}s"
         return f"{self.kind}:{targets}@{when}{lasts}" + "".join(f",{name}={text}" for name, text in self.options)
 
@@ -78,21 +78,22 @@ class Fault:
     @property
     def link(self) -> Link:
         """What a node's link becomes; its connections stand, and keep their congestion control. Raises SpecError."""
-        return replace(links.link({name.upper(): text for name, text in self.options}), congestion=None)
+        link = links.link({name.upper(): text for name, text in self.options})
+        return replace(link or Link(), congestion=None)
 
 
-def of(settings: dict[str, str], spec: RunSpec) -> tuple[Fault, ...]:
+def of(settings: Mapping[str, str], spec: RunSpec) -> tuple[Fault, ...]:
     """The faults that FAULT= names, which this run can have. Raises SpecError."""
     text = settings.get(SETTING, NONE)
     if text.strip() == NONE:
         return ()
-    found = tuple(_fault(part.strip(), spec) for part in text.split(";"))
-    for one, other in combinations(found, 2):
+    faults = tuple(_fault(part.strip(), spec) for part in text.split(";"))
+    for one, other in combinations(faults, 2):
         if one == other:
             raise SpecError(SETTING, text, f"{one} stands there twice")
         if _overlap(one, other):
             raise SpecError(SETTING, text, f"{one} and {other} may overlap; give both in seconds, one after the other")
-    return found
+    return faults
 
 
 def in_time(faults: Iterable[Fault], before: int, last: int) -> None:
@@ -114,7 +115,7 @@ def _fault(text: str, spec: RunSpec) -> Fault:
         int(match["step"]) if match["step"] else None,
         float(match["at"]) if match["at"] else None,
         float(match["lasts"]) if match["lasts"] else None,
-        tuple(tuple(option.split("=")) for option in match["options"].split(",")[1:]),
+        tuple(_option(option) for option in match["options"].split(",")[1:]),
     )
     _check_targets(fault, text, spec)
     _check_time(fault, text, spec)
@@ -122,15 +123,20 @@ def _fault(text: str, spec: RunSpec) -> Fault:
     return fault
 
 
+def _option(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name, value
+
+
 def _check_targets(fault: Fault, text: str, spec: RunSpec) -> None:
-    named = [target for group in fault.groups for target in group]
+    targets = [target for group in fault.groups for target in group]
     if fault.kind == "partition":
-        if len(fault.groups) < 2 or len(set(named)) < len(named):
+        if len(fault.groups) < 2 or len(set(targets)) < len(targets):
             raise SpecError(SETTING, text, f"two groups of nodes or more, each node once: {EXAMPLES['partition']}")
-    elif len(named) > 1:
+    elif len(targets) > 1:
         raise SpecError(SETTING, text, f"one target: {EXAMPLES[fault.kind]}")
     what, count = ("ranks", len(seats(spec))) if fault.kind in OF_RANKS else ("nodes", spec.nodes)
-    if max(named) >= count:
+    if max(targets) >= count:
         raise SpecError(SETTING, text, f"the run has {what} 0 to {count - 1}")
 
 
@@ -176,25 +182,29 @@ def _overlap(one: Fault, other: Fault) -> bool:
         return False
     if one.at_seconds is None or other.at_seconds is None:
         return True
-    first, second = sorted((one, other), key=lambda fault: fault.at_seconds)
-    return first.lasts_seconds is None or first.at_seconds + first.lasts_seconds > second.at_seconds
+    begins, lasts, next_begins = (
+        (one.at_seconds, one.lasts_seconds, other.at_seconds)
+        if one.at_seconds <= other.at_seconds
+        else (other.at_seconds, other.lasts_seconds, one.at_seconds)
+    )
+    return lasts is None or begins + lasts > next_begins
 
 
 def _number(value: float) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
-def sentence(told: dict) -> str:
+def sentence(record: dict) -> str:
     """One fault of a result in words: what, when, and how it went."""
-    if told["began_seconds"] is None:
-        return f"{told['fault']}: the run ended before it was due"
-    lasted = told["ended_seconds"] is not None and not told["fault"].startswith(AT_ONCE)
-    began = f"{told['began_seconds']:.1f} s"
-    when = f"from {began} to {told['ended_seconds']:.1f} s" if lasted else f"at {began}"
-    failed = f": {told['error']}" if told["error"] else ""
-    return f"{told['fault']}: {when}, after step {told['step']}{failed}"
+    if record["began_seconds"] is None:
+        return f"{record['fault']}: the run ended before it was due"
+    lasted = record["ended_seconds"] is not None and not record["fault"].startswith(AT_ONCE)
+    begin = f"{record['began_seconds']:.1f} s"
+    when = f"from {begin} to {record['ended_seconds']:.1f} s" if lasted else f"at {begin}"
+    failure = f": {record['error']}" if record["error"] else ""
+    return f"{record['fault']}: {when}, after step {record['step']}{failure}"
 
 
-def text(told: Iterable[dict]) -> str:
+def text(records: Iterable[dict]) -> str:
     """The faults of a result, as FAULT= takes them; empty for none."""
-    return "; ".join(one["fault"] for one in told)
+    return "; ".join(record["fault"] for record in records)

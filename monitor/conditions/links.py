@@ -13,6 +13,7 @@ Shaping is at every sender, on the node's own interface: what reaches a node was
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -61,23 +62,26 @@ class Link:
         return asdict(self)
 
 
-def link(words: dict[str, str]) -> Link | None:
-    """Of one node's words, a value each; None for no words. Raises SpecError."""
-    if not words:
+def link(settings: Mapping[str, str]) -> Link | None:
+    """Of one node's settings, a value each; None without any. Raises SpecError."""
+    if not settings:
         return None
-    if (name := words.get("LINK")) is not None and name not in PROFILES:
-        raise SpecError("LINK", name, f"one of: {', '.join(PROFILES)}")
-    given = {key.upper(): text for key, text in PROFILES.get(name, {}).items()} | words
-    made = Link(
-        int(_amount("RATE", given["RATE"], _BITS, LEAST_BITS, MOST_BITS, "100mbit")) if "RATE" in given else None,
-        _amount("DELAY", given.get("DELAY", "0ms"), _MS, 0, MOST_MS, "20ms"),
-        _amount("JITTER", given.get("JITTER", "0ms"), _MS, 0, MOST_MS, "5ms"),
-        _amount("LOSS", given.get("LOSS", "0%"), {"%": 1.0}, 0, 50, "0.1%"),
-        _congestion(given.get("CONGESTION", DEFAULT_CONGESTION)),
+    profile: dict[str, str] = {}
+    if (name := settings.get("LINK")) is not None:
+        if name not in PROFILES:
+            raise SpecError("LINK", name, f"one of: {', '.join(PROFILES)}")
+        profile = PROFILES[name]
+    texts = {key.upper(): text for key, text in profile.items()} | dict(settings)
+    link = Link(
+        int(_amount("RATE", texts["RATE"], _BITS, LEAST_BITS, MOST_BITS, "100mbit")) if "RATE" in texts else None,
+        _amount("DELAY", texts.get("DELAY", "0ms"), _MS, 0, MOST_MS, "20ms"),
+        _amount("JITTER", texts.get("JITTER", "0ms"), _MS, 0, MOST_MS, "5ms"),
+        _amount("LOSS", texts.get("LOSS", "0%"), {"%": 1.0}, 0, 50, "0.1%"),
+        _congestion(texts.get("CONGESTION", DEFAULT_CONGESTION)),
     )
-    if made.jitter_ms > made.delay_ms:
-        raise SpecError("JITTER", given["JITTER"], f"at most the delay (DELAY={given.get('DELAY', '0ms')})")
-    return made
+    if link.jitter_ms > link.delay_ms:
+        raise SpecError("JITTER", texts["JITTER"], f"at most the delay (DELAY={texts.get('DELAY', '0ms')})")
+    return link
 
 
 def _congestion(text: str) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
+from monitor import capabilities
 from monitor.engine import containers, naming, sdk
 from monitor.errors import RunFailed, UserError, refuse_unknown
 from monitor.metrics import prometheus
@@ -37,9 +38,10 @@ def command(settings: dict[str, str], args) -> int:
     runs = Path(settings.get("RUNS_DIR", "runs"))
     result = store.load(args.run, runs)
     run = result["id"]
-    if result["runtime"] != "docker":
+    runtime = capabilities.of(result["runtime"])
+    if not runtime.has_prometheus:
         raise UserError(
-            f"RUN={run}: it ran as local processes, which no Prometheus watches; metrics.csv has each second of it"
+            f"RUN={run}: it ran as {runtime.nodes}, which no Prometheus watches; metrics.csv has each second of it"
         )
     if result["status"] == RUNNING:
         raise UserError(f"RUN={run}: it is running; its series are whole once it has ended")

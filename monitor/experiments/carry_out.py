@@ -12,7 +12,7 @@ from monitor.experiments.sweep_folder import alone, begun
 from monitor.interrupt import Stop
 from monitor.results import text
 from monitor.results.text import duration
-from monitor.run import request
+from monitor.run import launch
 from trainer.checkpoint_folder import FOLDER
 from trainer.spec import SpecError
 
@@ -65,7 +65,7 @@ def _try(sweep: Sweep, cell: int, repeat: int, say: Console, stop: Stop) -> Try 
     """Run a cell once and say in a line what came of it. None when a signal stopped it, which says nothing of it."""
     began = CLOCK.begin()
     try:
-        result = request.run(sweep.cells[cell].words | {"RUNS_DIR": str(sweep.folder)}, say, began, stop)
+        result = launch.run(sweep.cells[cell].request(sweep.folder), say, began, stop)
     except Busy:
         raise
     except (UserError, SpecError) as error:

@@ -2,16 +2,18 @@
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from monitor.conditions import conditions
+from monitor.conditions.conditions import Conditions
 from monitor.errors import UserError
-from monitor.run import recovery, request
+from monitor.run.request import Request, with_nodes
+from monitor.runtime.base import Runtime
 from trainer.spec import RunSpec, SpecError
 
-LISTS = dict.fromkeys(
-    ("SHARES", *conditions.SETTINGS), "/"
-)  # settings whose values hold commas themselves, and what parts two of their values
+# Settings whose values hold commas themselves, and what separates two of their values.
+LISTS = dict.fromkeys(("SHARES", *conditions.SETTINGS), "/")
 MOST = 1000  # combinations
 ONE_VALUE = ("DATA_DIR", "DATA_CACHE", "PROJECT", "RUNTIME")  # the same for every cell, and may hold commas
 
@@ -24,16 +26,25 @@ class Cell:
     repeats: int
     group: str = ""
 
+    def request(self, runs: Path | None = None) -> Request:
+        """What a run of it is asked for, with its folder in `runs`. Raises UserError and SpecError."""
+        request = Request.of(self.words)
+        return request if runs is None else replace(request, runs=runs)
+
+    def spec(self) -> RunSpec:
+        """The spec of its runs. Raises SpecError."""
+        return RunSpec.from_settings(dict(self.request().spec))
+
     def text(self, among: list["Cell"]) -> str:
         """Its group, and the words in which it differs from others of it; all its words when it has neither."""
-        own = [cell for cell in among if cell.group == self.group]
-        names = [n for n in self.words if len({cell.words.get(n) for cell in own}) > 1]
+        group = [cell for cell in among if cell.group == self.group]
+        names = [name for name in self.words if len({cell.words.get(name) for cell in group}) > 1]
         if not names and not self.group:
             names = list(self.words)
         return " ".join([self.group] * bool(self.group) + [f"{name}={self.words[name]}" for name in names])
 
 
-def product(words: dict[str, str], repeats: int, place, group: str = "") -> tuple[list[Cell], list[str]]:
+def product(words: dict[str, str], repeats: int, runtime: Runtime, group: str = "") -> tuple[list[Cell], list[str]]:
     """Every combination that can be run as a Cell, and of the others a line each that says why not.
 
     Raises SpecError for a value with which no combination can be run, and UserError for what no sweep takes.
@@ -41,32 +52,31 @@ def product(words: dict[str, str], repeats: int, place, group: str = "") -> tupl
     lists = {name: values(name, text) for name, text in words.items()}
     if (count := math.prod(map(len, lists.values()))) > MOST:
         raise UserError(f"{count:,} combinations: a sweep has at most {MOST:,}; shorten its lists")
-    cells, refused = [], []
+    cells: list[Cell] = []
+    refusals: list[tuple[dict[str, str], SpecError]] = []
     for combination in itertools.product(*lists.values()):
-        given = request.with_nodes({"RUNTIME": place.name} | dict(zip(lists, combination, strict=True)), place)
-        spec_words = {name: value for name, value in given.items() if name not in request.NOT_IN_SPEC}
+        choice = {"RUNTIME": runtime.name} | dict(zip(lists, combination, strict=True))
+        cell = Cell(with_nodes(choice, runtime.default_nodes), repeats, group)
         try:
-            spec = RunSpec.from_settings(spec_words)
-            conditions.Conditions.of(given, spec, given["RUNTIME"])
-            recovery.allowed(given)
-            cells.append(Cell(given, repeats, group))
+            Conditions.of(cell.request().conditions, cell.spec(), runtime.capabilities)
+            cells.append(cell)
         except SpecError as error:
-            refused.append((given, error))
+            refusals.append((cell.words, error))
     for name, choices in lists.items():
         for value in choices:
             if not any(cell.words[name] == value for cell in cells):
-                raise next(error for given, error in refused if given[name] == value)
+                raise next(error for words, error in refusals if words[name] == value)
     several = [name for name, choices in lists.items() if len(choices) > 1]
-    return cells, [" ".join(f"{n}={given[n]}" for n in several) + f" ({error})" for given, error in refused]
+    return cells, [" ".join(f"{name}={words[name]}" for name in several) + f" ({error})" for words, error in refusals]
 
 
 def values(name: str, text: str) -> list[str]:
     """The values of a setting's list. Raises UserError for an empty value, or one twice."""
     if name in ONE_VALUE:
         return [text]
-    found = [part.strip() for part in text.split(LISTS.get(name, ","))]
-    if not all(found):
+    parts = [part.strip() for part in text.split(LISTS.get(name, ","))]
+    if not all(parts):
         raise UserError(f"{name}={text}: a list with an empty value; as in SYNC=ddp,all_reduce")
-    if twice := next((value for value in found if found.count(value) > 1), None):
+    if twice := next((part for part in parts if parts.count(part) > 1), None):
         raise UserError(f"{name}={text}: {twice} stands there twice; REPEATS= runs everything several times")
-    return found
+    return parts

@@ -1,29 +1,42 @@
-"""Presets: a named set of runs that ends in tables and verdicts, as a TOML file; docs/presets.md is how to write one.
+"""Presets: a named set of runs that ends in tables and verdicts, as a TOML file.
 
-Ours are in monitor/presets/; a path to any other file will do as well. What a file may hold is said once, by the types
-below, and checked by pydantic before anything runs.
+docs/presets.md says how to write one. Ours are in monitor/experiments/presets/; a path to any other
+file will do as well. The types below say what a file may hold, and pydantic checks it before anything
+runs.
 """
 
 import hashlib
 import itertools
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
 from monitor import toml
 from monitor.conditions.conditions import Unavailable
 from monitor.errors import UserError
 from monitor.experiments import claims, figures
 from monitor.experiments.cells import Cell, product, values
-from monitor.experiments.claims import Claim, Strict
+from monitor.experiments.claims import Claim
+from monitor.runtime.base import Runtime
 
 OURS = Path(__file__).parent / "presets"
 Words = dict[str, str]
+Rate = Literal["step", "without_sync", "training"]
+Seconds = Literal["step", "training"]
+assert get_args(Rate) == tuple(figures.RATES)
+assert get_args(Seconds) == tuple(figures.SECONDS)
 
 
-class Scale(Strict):
+class Part(BaseModel):
+    """A part of a preset: every value is of the type that is said, and nothing else is there."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class Scale(Part):
     """How much of the report is run. `note`: what is done otherwise than there."""
 
     note: str
@@ -31,10 +44,11 @@ class Scale(Strict):
     repeats: PositiveInt
 
 
-class Runs(Strict, extra="allow"):
+class Runs(Part):
     """A group of runs: the product of the words' lists, for each of `each`. Further keys: words of one scale only."""
 
-    __pydantic_extra__: dict[str, Words]
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Words]  # pyright: ignore[reportIncompatibleVariableOverride] # pydantic's own way
     name: str
     words: Words
     each: list[Words] = Field([{}], min_length=1)
@@ -42,35 +56,38 @@ class Runs(Strict, extra="allow"):
 
     def at(self, scale: str, common: Words) -> Words:
         """The words at this scale. A length of its own takes the place of the common one."""
-        own = self.words | (self.model_extra or {}).get(scale, {})
-        other = {"EPOCHS": "STEPS", "STEPS": "EPOCHS"}
-        return {name: text for name, text in common.items() if other.get(name) not in own} | own
+        words = self.words | (self.model_extra or {}).get(scale, {})
+        other_length = {"EPOCHS": "STEPS", "STEPS": "EPOCHS"}
+        return {name: text for name, text in common.items() if other_length.get(name) not in words} | words
 
 
-class Table(Strict):
+class OfRuns(Part):
     """A table or plots of the page, for the runs it names or for all."""
 
-    kind: Literal["compare", "nodes", "classes", "curves", "resources", "competition"]
     runs: list[str] | None = None
 
 
-class Losses(Table):
+class Table(OfRuns):
+    kind: Literal["compare", "nodes", "classes", "curves", "resources", "competition"]
+
+
+class Losses(OfRuns):
     kind: Literal["losses"]
     every: PositiveInt = 20
 
 
-class SpeedUp(Table):
+class SpeedUp(OfRuns):
     kind: Literal["speed_up"]
-    what: Literal[tuple(figures.RATES)] = "step"
+    what: Rate = "step"
 
 
-class Against(Table):
+class Against(OfRuns):
     kind: Literal["against"]
     by: str  # a setting with several values
-    what: Literal[tuple(figures.RATES)] = "step"
+    what: Rate = "step"
 
 
-class Utilisation(Table):
+class Utilisation(OfRuns):
     kind: Literal["utilisation"]
     plots: list[Literal["cpu", "memory", "packets-sent", "packets-received"]] = Field(
         ["cpu", "memory", "packets-sent", "packets-received"], min_length=1
@@ -85,14 +102,14 @@ KINDS = [
 ]
 
 
-class Published(Strict):
+class Published(Part):
     """What the report measured, by name of runs; shown as ratios to the first."""
 
-    what: Literal[tuple(figures.SECONDS)]
+    what: Seconds
     values: dict[str, PositiveFloat] = Field(min_length=1)
 
 
-class File(Strict):
+class File(Part):
     title: str
     about: str
     words: Words = Field({})
@@ -100,7 +117,7 @@ class File(Strict):
     runs: list[Runs] = Field(min_length=1)
     published: Published | None = None
     tables: list[AnyTable] = Field([Table(kind="compare")])
-    claims: list[Claim] = Field([])
+    claims: list[Claim] = Field([])  # pyright: ignore[reportInvalidTypeForm] # a type for each test, made when imported
 
 
 class Preset:
@@ -119,9 +136,10 @@ class Preset:
         runs = [[r.name, r.at(self.scale, file.words | scale.words), r.each, r.repeats] for r in file.runs]
         return hashlib.sha256(json.dumps([runs, scale.repeats], sort_keys=True).encode()).hexdigest()[:8]
 
-    def cells(self, place, more: Words) -> tuple[list[Cell], list[str]]:
+    def cells(self, runtime: Runtime, more: Words) -> tuple[list[Cell], list[str]]:
         """Every run as a cell, `more` in place of the preset's own words, and what cannot be run. Raises SpecError."""
-        cells, left_out = [], []
+        cells: list[Cell] = []
+        left_out: list[str] = []
         scale = self.file.scale[self.scale]
         repeats = int(more.get("REPEATS", scale.repeats))
         more = {name: value for name, value in more.items() if name != "REPEATS"}
@@ -129,11 +147,12 @@ class Preset:
             words, times = runs.at(self.scale, self.file.words | scale.words), min(runs.repeats or repeats, repeats)
             for each in runs.each:
                 try:
-                    made, refused = product(words | each | more, times, place, runs.name)
+                    group, refused = product(words | each | more, times, runtime, runs.name)
                 except Unavailable as error:
-                    made, refused = [], [f"{runs.name} ({error})"]
-                cells += made
-                left_out += refused
+                    left_out.append(f"{runs.name} ({error})")
+                else:
+                    cells += group
+                    left_out += refused
         return cells, left_out
 
 
@@ -143,9 +162,9 @@ def read(name: str, scale: str) -> Preset:
     try:
         text = toml.loads(path.read_text())
     except FileNotFoundError:
-        have = ", ".join(sorted(p.stem for p in OURS.glob("*.toml")))
-        there = "no such file; " if name.endswith(".toml") else ""
-        raise UserError(f"REPORT={name}: {there}one of: {have}; or the path of a .toml file of your own") from None
+        names = ", ".join(sorted(path.stem for path in OURS.glob("*.toml")))
+        reason = "no such file; " if name.endswith(".toml") else ""
+        raise UserError(f"REPORT={name}: {reason}one of: {names}; or the path of a .toml file of your own") from None
     except (OSError, UnicodeDecodeError, toml.TOMLDecodeError) as error:
         raise UserError(f"REPORT={name}: cannot be read: {' '.join(str(error).split())}") from None
     try:
@@ -166,9 +185,10 @@ def _check(file: File) -> None:
     names = [runs.name for runs in file.runs]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UserError(f"two runs are called {twice}")
-    named = [(f"table {table.kind}", table.runs or []) for table in file.tables]
-    named += [("published", file.published.values)] if file.published else []
-    for where, wanted in named:
+    references: list[tuple[str, Collection[str]]] = [(f"table {table.kind}", table.runs or ()) for table in file.tables]
+    if file.published:
+        references.append(("published", file.published.values))
+    for where, wanted in references:
         if missing := next((name for name in wanted if name not in names), None):
             raise UserError(f"{where}: no runs are called {missing}; there are: {', '.join(names)}")
     for table in file.tables:

@@ -1,15 +1,19 @@
 """`syncbed reproduce`: a preset's runs, its tables, and a verdict on each of its claims.
 
-    make reproduce REPORT=r1 SCALE=quick          # monitor/presets/r1.toml, into sweeps/r1-quick/
+    make reproduce REPORT=r1 SCALE=quick          # monitor/experiments/presets/r1.toml, into sweeps/r1-quick/
 
 The runs are a sweep: kill it anywhere, and the same command goes on.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from monitor import console
+from rich.console import Console
+
+from monitor import capabilities
+from monitor import console as consoles
 from monitor.data import catalogue
 from monitor.engine import naming
 from monitor.errors import UserError
@@ -19,8 +23,10 @@ from monitor.experiments.grouping import Group
 from monitor.experiments.preset import Preset
 from monitor.experiments.sweep import Sweep
 from monitor.experiments.sweep_folder import begun
-from monitor.run import request
-from trainer.spec import RunSpec
+from monitor.runtime import choice
+from monitor.runtime.base import Runtime
+from monitor.runtime.choice import Place
+from trainer.registry import Shape
 
 SETTINGS = sweep_command.SETTINGS | {
     "REPORT": "r1, r2, r3, r4 or r5, or the path of a preset of your own",
@@ -30,6 +36,8 @@ SETTINGS = sweep_command.SETTINGS | {
     "NAME": "name of the folder; default: the report's and the scale's",
     "SWEEPS_DIR": "folder of sweeps; default: sweeps",
 }
+# What is of the set of runs, and not of each run. REPEATS is of each: a preset may ask for fewer.
+OF_THE_SET = ("REPORT", "SCALE", "KEEP", "NAME", "SWEEPS_DIR", "DATA_DIR")
 
 
 @dataclass(frozen=True)
@@ -45,88 +53,112 @@ class Reproduced:
 def command(settings: dict[str, str], args) -> int:
     """CLI `reproduce`. 0: every run finished, whatever the verdicts. Raises UserError and SpecError."""
     sweep_command.known(settings, SETTINGS)
-    words = dict(settings)
-    if "REPORT" not in words:
+    if "REPORT" not in settings:
         raise UserError("REPORT= is missing; as in REPORT=r1")
-    wanted = preset.read(words.pop("REPORT"), words.pop("SCALE", "quick"))
+    wanted = preset.read(settings["REPORT"], settings.get("SCALE", "quick"))
     folder = sweep.named({"NAME": f"{wanted.name}-{wanted.scale}"} | settings, {})
-    asked = {n: v for n, v in settings.items() if n not in ("NAME", "SWEEPS_DIR", "SCALE")}
+    asked = without(settings, ("NAME", "SWEEPS_DIR", "SCALE"))
     asked |= {"REPORT": wanted.name, "SCALE": wanted.scale, "preset's runs": wanted.digest}
-    say = console.console(stderr=args.json)
-    say.print(f"{wanted.name}: {wanted.title}", highlight=False)
-    job = sweep.goes_on(folder, asked) if begun(folder) else plan(wanted, folder, asked, words, say)
+    console = consoles.console(stderr=args.json)
+    console.print(f"{wanted.name}: {wanted.title}", highlight=False)
+    job = sweep.goes_on(folder, asked) if begun(folder) else plan(wanted, folder, asked, settings, console)
     judged(wanted, job)  # a claim of runs that do not exist is found before they are made
-    code = carry_out.carry_out(job, say)
-    tell(judged(wanted, job), say, args.json)
+    code = carry_out.carry_out(job, console)
+    tell(judged(wanted, job), console, args.json)
     return code
 
 
-def tell(made: Reproduced, say, as_json: bool) -> None:
+def without(settings: dict[str, str], names: Collection[str]) -> dict[str, str]:
+    """The settings but for those of these names."""
+    return {name: value for name, value in settings.items() if name not in names}
+
+
+def tell(reproduced: Reproduced, console: Console, as_json: bool) -> None:
     """The comparison and the verdicts, on screen or as JSON, and everything as a page."""
     from monitor.experiments.pages.preset_page import reproduced_page
 
-    groups = list(made.groups.values())
+    groups = list(reproduced.groups.values())
     if as_json:
-        verdicts = [asdict(verdict) for verdict in made.verdicts]
-        print(
-            json.dumps({"report": made.preset.name, "runs": comparison.records(groups), "claims": verdicts}, indent=1)
-        )
+        verdicts = [asdict(verdict) for verdict in reproduced.verdicts]
+        report = {"report": reproduced.preset.name, "runs": comparison.records(groups), "claims": verdicts}
+        print(json.dumps(report, indent=1))
     else:
-        publishing.show(groups, say)
-        for found in made.verdicts:
-            say.print(f"{found.verdict}: {found.claim}", style="bold", highlight=False)
-            say.print(f"  {'; '.join(filter(None, (found.figures, found.reason)))}", highlight=False)
-    publishing.publish(made.sweep, reproduced_page(made), say)
+        publishing.show(groups, console)
+        for verdict in reproduced.verdicts:
+            console.print(f"{verdict.verdict}: {verdict.claim}", style="bold", highlight=False)
+            console.print(f"  {'; '.join(filter(None, (verdict.figures, verdict.reason)))}", highlight=False)
+    publishing.publish(reproduced.sweep, reproduced_page(reproduced), console)
 
 
-def plan(wanted: Preset, folder: Path, asked: dict[str, str], words: dict[str, str], say) -> Sweep:
+def plan(wanted: Preset, folder: Path, asked: dict[str, str], settings: dict[str, str], console: Console) -> Sweep:
     """The sweep of a preset, on data that can be had. Raises UserError and SpecError before anything is started."""
-    more = {n: v for n, v in words.items() if n not in ("DATA_DIR", "NAME", "SWEEPS_DIR")}
-    sweep_command.keep(more)
-    if "REPEATS" in more:
-        sweep_command.whole("REPEATS", more["REPEATS"], sweep_command.MAX_REPEATS)
-    place = sweep_command.place_of(more)
-    cells, left_out = wanted.cells(place, more)
+    sweep_command.check_keep(settings)
+    if "REPEATS" in settings:
+        sweep_command.whole("REPEATS", settings["REPEATS"], sweep_command.MAX_REPEATS)
+    words = without(settings, OF_THE_SET)
+    runtime = choice.choose(Place.of(words))
+    cells, left_out = wanted.cells(runtime, words)
     if not cells:
         raise UserError(f"REPORT={wanted.name}: nothing of it can be run here: {'; '.join(left_out)}")
+    _check_size(wanted, cells, runtime, words)
+    notes = [f"SCALE={wanted.scale}: {wanted.note}"]
+    if changes := without(words, ("REPEATS", "PROJECT", "RUNTIME", "DATA_CACHE")):
+        text = " ".join(f"{name}={value}" for name, value in changes.items())
+        notes.append(f"{text} in place of the preset's own: what it says of sizes and published figures does not hold")
+    notes += [f"left out: {line}" for line in left_out]
+    cells, substitutions = _with_data(cells, settings, console)
+    return Sweep(folder, asked, cells, notes + substitutions)
+
+
+def _check_size(wanted: Preset, cells: list[Cell], runtime: Runtime, words: dict[str, str]) -> None:
+    """Raise UserError when the runtime has fewer nodes than a cell needs, and does not add them by itself."""
     largest = max(int(cell.words.get("NODES", 1)) for cell in cells)
-    if place.name == "docker" and largest > place.default_nodes:
-        larger = f"make cluster-up NODES={largest}{naming.words(more.get('PROJECT', naming.DEFAULT_PROJECT))}"
-        raise UserError(
-            f"REPORT={wanted.name}: it needs NODES={largest}, the cluster has {place.default_nodes}; "
-            f"`{larger}` or RUNTIME=local would do"
-        )
-    folders = [Path(part).expanduser() for part in words.get("DATA_DIR", "").split(":") if part]
-    cache = Path(more.get("DATA_CACHE", catalogue.CACHE))
-    changed = " ".join(f"{n}={v}" for n, v in more.items() if n not in ("REPEATS", "PROJECT", "RUNTIME", "DATA_CACHE"))
-    own = [f"{changed} in place of the preset's own: what it says of sizes and published figures does not hold"]
-    own = own if changed else []
-    found: dict[tuple, dict[str, str]] = {}
-    placed, notes = [], [f"SCALE={wanted.scale}: {wanted.note}", *own, *(f"left out: {line}" for line in left_out)]
+    goal = runtime.capabilities.grows_with
+    if goal is None or largest <= runtime.default_nodes:
+        return
+    larger = f"make {goal} NODES={largest}{naming.words(words.get('PROJECT', naming.DEFAULT_PROJECT))}"
+    others = capabilities.runtimes_with(lambda other: other.grows_with is None)
+    raise UserError(
+        f"REPORT={wanted.name}: it needs NODES={largest}, the cluster has {runtime.default_nodes}; "
+        f"`{larger}` or {others} would do"
+    )
+
+
+def _with_data(cells: list[Cell], settings: dict[str, str], console: Console) -> tuple[list[Cell], list[str]]:
+    """The cells with data that can be had, and a note for each data set that another one stands in for."""
+    folders = [Path(part).expanduser() for part in settings.get("DATA_DIR", "").split(":") if part]
+    cache = Path(settings.get("DATA_CACHE", catalogue.CACHE))
+    data: dict[tuple, dict[str, str]] = {}
+    notes, placed = [], []
     for cell in cells:
-        spec = RunSpec.from_settings({n: v for n, v in cell.words.items() if n not in request.NOT_IN_SPEC})
+        spec = cell.spec()
         key = spec.data, spec.shape, spec.seed
-        if key not in found:
-            found[key] = available(*key, folders, cache, say)
-            if (got := found[key]["DATA"]) != spec.data:
-                notes.append(f"{spec.data} could not be had: {got} images are used instead; DATA_DIR= names its folder")
-        placed.append(Cell(cell.words | found[key], cell.repeats, cell.group))
-    return Sweep(folder, asked, placed, notes)
+        if key not in data:
+            data[key] = available(*key, folders, cache, console)
+            if (name := data[key]["DATA"]) != spec.data:
+                notes.append(
+                    f"{spec.data} could not be had: {name} images are used instead; DATA_DIR= names its folder"
+                )
+        placed.append(replace(cell, words=cell.words | data[key]))
+    return placed, notes
 
 
-def available(name: str, shape, seed: int, folders: list[Path], cache: Path, say) -> dict[str, str]:
+def available(name: str, shape: Shape, seed: int, folders: list[Path], cache: Path, console: Console) -> dict[str, str]:
     """The words with which runs have this data set: from one of the folders, a download, or else synthetic."""
-    how = {"seed": seed, "cache": cache, "say": lambda line: say.print(line, highlight=False)}
+
+    def say(line: str) -> None:
+        console.print(line, highlight=False)
+
     problems = []
     for folder in folders:
         try:
-            catalogue.prepare(name, data_dir=folder, shape=shape, **how)
+            catalogue.prepare(name, seed=seed, data_dir=folder, cache=cache, say=say, shape=shape)
             return {"DATA": name, "DATA_DIR": str(folder)}
         except UserError as error:
             problems.append(str(error))
     if problems and len(folders) == 1 and not folders[0].is_dir():
         raise UserError(problems[0])
-    prepared = catalogue.default(name, data_dir=None, shape=shape, **how)
+    prepared = catalogue.default(name, seed=seed, data_dir=None, cache=cache, say=say, shape=shape)
     return {"DATA": prepared.manifest["name"]}
 
 

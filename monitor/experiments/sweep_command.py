@@ -11,7 +11,7 @@ alike. What is finished is read from the runs' own results; a cell that failed i
 import re
 from pathlib import Path
 
-from monitor import console
+from monitor import console as consoles
 from monitor.errors import UserError, refuse_unknown
 from monitor.experiments.carry_out import carry_out
 from monitor.experiments.cells import product
@@ -19,7 +19,7 @@ from monitor.experiments.sweep import Sweep, goes_on, named
 from monitor.experiments.sweep_folder import begun
 from monitor.run import request
 from monitor.runtime import choice
-from trainer.spec import RunSpec
+from monitor.runtime.choice import Place
 
 OWN = {
     "REPEATS": "how often each combination is run; default: 1",
@@ -28,21 +28,21 @@ OWN = {
     "SWEEPS_DIR": "folder of sweeps; default: sweeps",
 }
 NOT_HERE = ("RESUME", "RUNS_DIR", "PAGES")
-SETTINGS = {n: what for n, what in (RunSpec.settings_help() | request.NOT_IN_SPEC).items() if n not in NOT_HERE} | OWN
+SETTINGS = {name: text for name, text in request.SETTINGS.items() if name not in NOT_HERE} | OWN
 MAX_REPEATS = 100
 
 
 def command(settings: dict[str, str], args) -> int:
     """CLI `sweep`. 0: every cell finished; 1: some failed, or it was interrupted. Raises UserError and SpecError."""
     known(settings, SETTINGS)
-    say = console.console(stderr=args.json)
+    console = consoles.console(stderr=args.json)
     asked = {name: value for name, value in settings.items() if name not in ("NAME", "SWEEPS_DIR")}
     folder = named(settings, asked)
     sweep = goes_on(folder, asked) if begun(folder) else plan(folder, asked)
-    code = carry_out(sweep, say)
+    code = carry_out(sweep, console)
     from monitor.experiments import publishing
 
-    publishing.report_sweep(sweep, say, as_json=args.json)
+    publishing.report_sweep(sweep, console, as_json=args.json)
     return code
 
 
@@ -56,21 +56,21 @@ def known(settings: dict[str, str], allowed: dict[str, str]) -> None:
 
 def plan(folder: Path, asked: dict[str, str]) -> Sweep:
     """The sweep of a command's words. Raises UserError and SpecError before anything is written or started."""
-    words = dict(asked)
-    keep(words)
-    repeats = whole("REPEATS", words.pop("REPEATS", "1"), MAX_REPEATS)
-    cells, left_out = product(words, repeats, place_of(words))
+    check_keep(asked)
+    repeats = whole("REPEATS", asked.get("REPEATS", "1"), MAX_REPEATS)
+    words = run_words(asked)
+    cells, left_out = product(words, repeats, choice.choose(Place.of(words)))
     return Sweep(folder, asked, cells, [f"left out: {line}" for line in left_out])
 
 
-def place_of(words: dict[str, str]):
-    """The runtime that RUNTIME= names, or that a run would choose. Raises UserError."""
-    return choice.choose({name: words[name] for name in ("RUNTIME", "PROJECT") if name in words})
+def run_words(settings: dict[str, str]) -> dict[str, str]:
+    """The settings that are of its runs, and not of the sweep."""
+    return {name: value for name, value in settings.items() if name not in OWN}
 
 
-def keep(words: dict[str, str]) -> None:
-    """Take KEEP out of the words. Raises UserError."""
-    if (text := words.pop("KEEP", "0")) not in ("0", "1"):
+def check_keep(settings: dict[str, str]) -> None:
+    """Raise UserError unless KEEP is 0, 1 or left out."""
+    if (text := settings.get("KEEP", "0")) not in ("0", "1"):
         raise UserError(f"KEEP={text}: 0 or 1")
 
 

@@ -1,20 +1,21 @@
 """Brings about the faults of a run when they are due, and takes them back: each strikes once, whatever restarts.
 
-The supervisor calls in from its loop; what takes time is done by a thread for nodes, one thing after another, and one
-for ranks, whose signals do not wait for what nodes take. It is told from the loop again. A fault ends at the latest
-with the attempt that it struck.
+The supervisor calls in from its loop. Two threads do what takes time, one for faults of nodes and one
+for faults of ranks, each one thing after another: a signal does not wait for what nodes take. Events
+are passed on from the loop again. A fault ends at the latest with the attempt that it struck.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from monitor.clock import CLOCK
 from monitor.conditions.faults import OF_RANKS, Fault, at_one_place
 from monitor.errors import UserError
-from monitor.run.verdict import RankState
+from monitor.run.rank_state import RankState
 from monitor.runtime.base import Runtime
 from trainer import events
 
@@ -22,7 +23,7 @@ SIGNALS = {"kill": ("KILL", None), "freeze": ("STOP", "CONT")}  # to strike, to 
 
 
 @dataclass
-class Record:
+class FaultRecord:
     """What became of one fault. Times are Unix seconds, but for `due`: monotonic seconds at which it is to end."""
 
     fault: Fault
@@ -34,7 +35,7 @@ class Record:
     due: float | None = None
     error: str | None = None
 
-    def told(self, zero: float = 0.0) -> dict:
+    def facts(self, zero: float = 0.0) -> dict:
         """For results. `zero`: Unix seconds at which the first step began, from which its times count there."""
         return {
             "fault": str(self.fault),
@@ -48,17 +49,17 @@ class Record:
 class Injector:
     """The faults of one run, over all its attempts. All is called from one thread, which `on_event` is called in."""
 
-    def __init__(self, place: Runtime, on_event: Callable[[events.Event], None]):
-        self.place, self.on_event = place, on_event
-        self.records = [Record(fault) for fault in place.faults]
+    def __init__(self, runtime: Runtime, on_event: Callable[[events.Event], None]):
+        self.runtime, self.on_event = runtime, on_event
+        self.records = [FaultRecord(fault) for fault in runtime.faults]
         self._of_nodes, self._of_ranks = ThreadPoolExecutor(1), ThreadPoolExecutor(1)  # threads start with a fault
-        self._said: SimpleQueue[events.Event] = SimpleQueue()
+        self._events: SimpleQueue[events.Event] = SimpleQueue()
         self._zero: float | None = None  # monotonic seconds at which the first step of the run began
         self._unix_zero = 0.0
         self._step = 0  # the last that any worker has done
         self._training = False  # whether this attempt has come as far as a step
 
-    def heard(self, step: events.Step) -> None:
+    def note_step(self, step: events.Step) -> None:
         """A worker has done a step."""
         if self._zero is None:
             self._unix_zero = step.time - step.step_seconds
@@ -67,14 +68,14 @@ class Injector:
         self._training = True
 
     def tick(self, ranks: Sequence[RankState]) -> None:
-        """Begin what is due, end what has lasted, tell what was done."""
+        """Begin what is due, end what has lasted, pass on the events of what was done."""
         now = time.monotonic()
         for record in self.records:
-            if not record.striking and self._training and self._is_due(record.fault, now) and self._has_room(record):
+            if not record.striking and self._is_due(record.fault, now) and self._has_room(record):
                 record.striking = self._worker(record).submit(self._strike, record, ranks)
             elif record.due is not None and now >= record.due and not record.relieving:
                 record.relieving = self._worker(record).submit(self._relieve, record, ranks)
-        self._tell()
+        self._pass_on()
 
     def end(self, ranks: Sequence[RankState]) -> None:
         """The attempt is over: what is in force is taken back, what was not begun may strike the next one."""
@@ -87,7 +88,7 @@ class Injector:
                 record.relieving = self._worker(record).submit(self._relieve, record, ranks)
         wait([record.relieving for record in self.records if record.relieving])
         self._training, self._step = False, 0
-        self._tell()
+        self._pass_on()
 
     def close(self) -> None:
         """The run is over. Warns of faults that it did not come to."""
@@ -98,68 +99,77 @@ class Injector:
                 text = f"FAULT={record.fault}: the run ended before it was due"
                 self.on_event(events.Warning(rank=0, message=text))
 
-    def told(self) -> list[dict]:
+    def facts(self) -> list[dict]:
         """For results: of each fault when it began and ended, in seconds from the beginning of the first step."""
-        return [record.told(self._unix_zero) for record in self.records]
+        return [record.facts(self._unix_zero) for record in self.records]
 
-    def _worker(self, record: Record) -> ThreadPoolExecutor:
+    def _worker(self, record: FaultRecord) -> ThreadPoolExecutor:
         return self._of_ranks if record.fault.kind in OF_RANKS else self._of_nodes
 
     def _is_due(self, fault: Fault, now: float) -> bool:
-        return self._step >= fault.step if fault.step is not None else now - self._zero >= fault.at_seconds
+        if not self._training or self._zero is None:
+            return False
+        if fault.at_seconds is not None:
+            return now - self._zero >= fault.at_seconds
+        return fault.step is not None and self._step >= fault.step
 
-    def _has_room(self, record: Record) -> bool:
+    def _has_room(self, record: FaultRecord) -> bool:
         """Whether none that changes the same thing is in force: it took time to begin, and ends later than it says."""
         others = [r for r in self.records if r is not record and r.striking and at_one_place(r.fault, record.fault)]
         return all(other.relieving and other.relieving.done() for other in others)
 
-    def _strike(self, record: Record, ranks: Sequence[RankState]) -> None:
-        fault, asked = record.fault, time.monotonic()
-        record.began, record.step = CLOCK.now(), self._step
+    def _strike(self, record: FaultRecord, ranks: Sequence[RankState]) -> None:
+        fault, began, step = record.fault, time.monotonic(), self._step
+        record.began, record.step = CLOCK.now(), step
         try:
-            if fault.kind not in OF_RANKS:
-                self.place.strike(fault)
-            elif _lives(rank := ranks[fault.target]):
-                rank.handle.signal(SIGNALS[fault.kind][0])
+            if fault.kind in OF_RANKS:
+                _signal(ranks[fault.target], SIGNALS[fault.kind][0])
             else:
-                raise UserError(f"rank {fault.target} had ended by then")
-        except Exception as error:  # of a thread's nobody would hear
+                self.runtime.strike(fault)
+        except RankHasEnded:
+            record.error = f"could not be brought about: rank {fault.target} had ended by then"
+        except Exception as error:  # nobody would see one that a thread raises
             record.error = f"could not be brought about: {_text(error)}"
         if fault.lasts_seconds is not None:
             record.due = time.monotonic() + fault.lasts_seconds
-        self._say(record, "begin", time.monotonic() - asked)
+        self._report(record, "begin", step, time.monotonic() - began)
 
-    def _relieve(self, record: Record, ranks: Sequence[RankState]) -> None:
-        fault, asked, error = record.fault, time.monotonic(), None
+    def _relieve(self, record: FaultRecord, ranks: Sequence[RankState]) -> None:
+        fault, began, failure = record.fault, time.monotonic(), None
         try:
             if fault.kind not in OF_RANKS:
-                self.place.relieve(fault)
-            elif SIGNALS[fault.kind][1] and _lives(rank := ranks[fault.target]):
-                rank.handle.signal(SIGNALS[fault.kind][1])
-        except Exception as problem:
-            error = f"could not be taken back: {_text(problem)}"
-        record.ended, record.error = CLOCK.now(), record.error or error
-        self._say(record, "end", time.monotonic() - asked)
+                self.runtime.relieve(fault)
+            elif signal := SIGNALS[fault.kind][1]:
+                with suppress(RankHasEnded):
+                    _signal(ranks[fault.target], signal)
+        except Exception as error:
+            failure = f"could not be taken back: {_text(error)}"
+        record.ended, record.error = CLOCK.now(), record.error or failure
+        self._report(record, "end", self._step, time.monotonic() - began)
 
-    def _say(self, record: Record, moment: str, seconds: float) -> None:
+    def _report(self, record: FaultRecord, moment: str, step: int, seconds: float) -> None:
+        """Let the loop pass on the event. `seconds`: how long it took to bring about, or to take back."""
         fault = record.fault
         rank = fault.target if fault.kind in OF_RANKS else 0
-        step = record.step if moment == "begin" else self._step  # bringing it about took time
-        self._said.put(
+        self._events.put(
             events.Fault(rank=rank, fault=str(fault), moment=moment, step=step, seconds=seconds, error=record.error)
         )
 
-    def _tell(self) -> None:
-        try:
+    def _pass_on(self) -> None:
+        with suppress(Empty):
             while True:
-                self.on_event(self._said.get_nowait())
-        except Empty:
-            return
+                self.on_event(self._events.get_nowait())
 
 
-def _lives(rank: RankState) -> bool:
-    """Whether its process can still be signalled, and is wanted."""
-    return bool(rank.handle) and not (rank.ended or rank.exited or rank.finished or rank.lost)
+class RankHasEnded(Exception):
+    """There is no process of this rank that could be signalled, or none that is still wanted."""
+
+
+def _signal(rank: RankState, name: str) -> None:
+    """Signal the rank's process. Raises RankHasEnded."""
+    if not rank.handle or rank.ended or rank.exited or rank.finished or rank.lost:
+        raise RankHasEnded
+    rank.handle.signal(name)
 
 
 def _text(error: Exception) -> str:

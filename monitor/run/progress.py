@@ -22,13 +22,17 @@ class Progress:
 
     def __init__(self, console: Console, node_names: list[str], workers: int):
         self._console, self._names, self._workers = console, node_names, workers
-        self._steps: dict[int, events.Step] = {}
         self._total = self._before = 0
-        self._first: float | None = None
-        self._state = ["starting"] * len(node_names)
-        self._told: dict[int, list[events.Step]] = {}  # by number, of the steps that not all workers have told yet
         self._printed = time.monotonic()
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        self._begin_attempt()
+
+    def _begin_attempt(self) -> None:
+        """Nothing is known of any rank."""
+        self._steps: dict[int, events.Step] = {}
+        self._first: float | None = None  # Unix seconds at which the first step began
+        self._state = ["starting"] * len(self._names)
+        self._open_steps: dict[int, list[events.Step]] = {}  # by number, of steps that not all workers have done
 
     def __enter__(self):
         if self._live:
@@ -41,53 +45,67 @@ class Progress:
 
     def take(self, event: events.Event) -> None:
         """Show what this event changes."""
+        self._take_state(event)
         match event:
             case events.Ready():
                 self._total, self._before = event.steps, event.steps_before
-                self._state[event.rank] = "ready"
                 if event.rank == 0:
-                    self._tell_once(event)
+                    self._show_sizes(event)
             case events.Step():
-                self._steps[event.rank] = event
-                self._first = self._first or event.time - event.step_seconds
-                self._state[event.rank] = "training"
-                self._told.setdefault(event.step, []).append(event)
-                if not self._live and len(self._told[event.step]) == self._workers:
-                    self._line(self._told.pop(event.step))
-            case events.Trained():
-                self._state[event.rank] = "evaluating"
-                if not self._live and event.rank == 0:
-                    self._console.print("evaluating on the whole test set", highlight=False)
+                self._take_step(event)
+            case events.Trained(rank=0):
+                self._line("evaluating on the whole test set")
             case events.Monitored():
-                self._state[event.rank] = "evaluating"
-                if not self._live:
-                    scored = f"loss {number(event.loss, 3)}, accuracy {share(event.accuracy)}"
-                    updates = "" if event.updates is None else f", {event.updates} updates"
-                    self._console.print(f"evaluation at step {event.step}{updates}: {scored}", highlight=False)
+                score = f"loss {number(event.loss, 3)}, accuracy {share(event.accuracy)}"
+                updates = "" if event.updates is None else f", {event.updates} updates"
+                self._line(f"evaluation at step {event.step}{updates}: {score}")
             case events.Checkpoint():
-                if not self._live:
-                    self._console.print(f"checkpoint at step {event.step}: {event.bytes / 1e6:.1f} MB", highlight=False)
+                self._line(f"checkpoint at step {event.step}: {event.bytes / 1e6:.1f} MB")
             case events.Warning():
-                self._console.print(f"warning: {event.message}", style="yellow", markup=False, highlight=False)
+                self._notice(f"warning: {event.message}")
             case events.Fault(moment="end", error=None) if event.fault.startswith(AT_ONCE):
                 pass  # its attempt has ended, and it was over long before
             case events.Fault():
-                told = f"fault {event.fault} {event.moment}s after step {event.step}"
-                told += f": {event.error}" if event.error else ""
-                self._console.print(told, style="yellow", markup=False, highlight=False)
+                failure = f": {event.error}" if event.error else ""
+                self._notice(f"fault {event.fault} {event.moment}s after step {event.step}{failure}")
             case events.Restart():
-                self._steps, self._told, self._first = {}, {}, None
-                self._state = ["starting"] * len(self._names)
-                told = f"restart {event.attempt}: {sentence(asdict(event))}"
-                self._console.print(told, style="yellow", markup=False, highlight=False)
+                self._begin_attempt()
+                self._notice(f"restart {event.attempt}: {sentence(asdict(event))}")
+        if self._live:
+            self._live.update(self._table(), refresh=True)
+
+    def _take_state(self, event: events.Event) -> None:
+        """What its rank does now."""
+        match event:
+            case events.Ready():
+                self._state[event.rank] = "ready"
+            case events.Step():
+                self._state[event.rank] = "training"
+            case events.Trained() | events.Monitored():
+                self._state[event.rank] = "evaluating"
             case events.Finished():
                 self._state[event.rank] = "finished"
             case events.Failed():
                 self._state[event.rank] = "failed"
-        if self._live:
-            self._live.update(self._table(), refresh=True)
 
-    def _tell_once(self, ready: events.Ready) -> None:
+    def _take_step(self, step: events.Step) -> None:
+        self._steps[step.rank] = step
+        self._first = self._first or step.time - step.step_seconds
+        parts = self._open_steps.setdefault(step.step, [])
+        parts.append(step)
+        if not self._live and len(parts) == self._workers:
+            del self._open_steps[step.step]
+            self._show_step(parts)
+
+    def _line(self, text: str) -> None:
+        """A plain line, where there is no live table."""
+        if not self._live:
+            self._console.print(text, highlight=False)
+
+    def _notice(self, text: str) -> None:
+        self._console.print(text, style="yellow", markup=False, highlight=False)
+
+    def _show_sizes(self, ready: events.Ready) -> None:
         self._console.print(
             f"{ready.parameters:,} parameters, {ready.gradient_bytes / 1e6:.1f} MB of gradients, "
             f"{ready.train_samples:,} training and {ready.test_samples:,} test images, {ready.steps} steps",
@@ -98,9 +116,9 @@ class Progress:
                 "hint: this CPU has bf16 instructions; PRECISION=bf16 makes a step much shorter", highlight=False
             )
 
-    def _line(self, told: list[events.Step]) -> None:
+    def _show_step(self, parts: list[events.Step]) -> None:
         """Print a step that all workers have done, with the loss of their joined batch; not each, but often enough."""
-        step, now = told[-1], time.monotonic()
+        step, now = parts[-1], time.monotonic()
         due = (
             step.step % EVERY_STEPS == 0
             or step.step in (self._before + 1, self._total)
@@ -109,11 +127,12 @@ class Progress:
         if due:
             self._printed = now
             pace = f"{step.step_seconds:.3f} s/step  {number(self._left(step), 0)} s left"
-            line = f"step {step.step}/{self._total}  loss {number(joined_loss(told), 3)}  {pace}"
-            self._console.print(line, highlight=False)
+            self._line(f"step {step.step}/{self._total}  loss {number(joined_loss(parts), 3)}  {pace}")
 
-    def _left(self, step: events.Step) -> float:
+    def _left(self, step: events.Step) -> float | None:
         """Seconds to the last step at the pace so far."""
+        if self._first is None:
+            return None
         return (step.time - self._first) / (step.step - self._before) * (self._total - step.step)
 
     def _table(self) -> Table:

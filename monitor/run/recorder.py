@@ -7,69 +7,63 @@ import errno
 import math
 import os
 import shutil
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 from rich.console import Console
 
 from monitor.clock import CLOCK
-from monitor.data import catalogue
 from monitor.errors import Busy, RunFailed, UserError
 from monitor.interrupt import Stop
 from monitor.metrics.sampling import Row, missing, write_csv
 from monitor.results import store
-from monitor.run import outcome, resume
+from monitor.run import outcome
+from monitor.run.checkpoints import CheckpointFetcher
 from monitor.run.folder import make_folder, point
-from monitor.run.injection import Record
+from monitor.run.injection import FaultRecord
+from monitor.run.plan import Plan
 from monitor.run.progress import Progress
-from monitor.run.recovery import Recovery
+from monitor.run.recovery import Origin, Recovery, RestartPolicy
 from monitor.run.verdict import Failure
 from monitor.runtime.base import Job, Runtime
 from trainer import events
-from trainer.checkpoint_folder import COMPLETE, FOLDER
-from trainer.spec import RunSpec
 
 TENSORBOARD = "tensorboard"  # the folder that ranks write event files into
 REMOVED = "was removed while the run went on"
 
 
 class Recorder:
-    """Follows one run and writes its folder."""
+    """Follows one run and writes its folder. `began`: Unix seconds of the command."""
 
-    def __init__(
-        self,
-        place: Runtime,
-        spec: RunSpec,
-        prepared: catalogue.Prepared,
-        runs: Path,
-        say: Console,
-        began: float,
-        stop: Stop,
-        source: resume.Source | None = None,
-        restarts: int = 0,
-    ):
-        self.place, self.spec, self.say, self.began, self.source = place, spec, say, began, source
-        self.folder = make_folder(runs, spec)
-        self.job = Job(self.folder.name, spec, prepared.key, self.folder)
-        self.names = [place.node_name(seat.node) for seat in self.job.seats]
-        about, before = {"label": prepared.label, "key": prepared.key}, None
-        if source:
-            before = {"run": source.run_id, "step": source.step}
-            say.print(f"going on from step {source.step} of run {source.run_id}", highlight=False)
-        conditions = {"limits": place.limits, "links": place.links}
-        conditions["faults"] = [Record(fault).told() for fault in place.faults]
-        self.result = outcome.begin(self.job.run_id, place.name, spec, about, conditions, before)
-        self._begin(len(prepared.manifest["classes"]))
+    def __init__(self, runtime: Runtime, plan: Plan, console: Console, began: float, stop: Stop):
+        self.runtime, self.plan, self.spec, self.console, self.began = runtime, plan, plan.spec, console, began
+        self.folder = make_folder(plan.runs, plan.spec)
+        self.job = Job(self.folder.name, plan.spec, plan.prepared.key, self.folder)
+        self.node_names = [runtime.node_name(seat.node) for seat in self.job.seats]
+        self.result = self._first_result()
+        self._begin(len(plan.prepared.manifest["classes"]))
+        self.warnings: list[str] = list(plan.warnings)
         self.evaluated: events.Evaluated | None = None
-        self.warnings: list[str] = []
-        self.checkpoints: list[tuple[events.Checkpoint, Future]] = []
-        self._couriers = ThreadPoolExecutor(1)  # checkpoints are fetched beside the stream, in order
-        self._heard = 0.0  # Unix seconds of the last event
-        self._held: set[int] = set()  # ranks whose node is this run's
-        begins = (source.folder, source.step) if source else (None, 0)
-        self.recovery = Recovery(place, self.job, self._take, stop, restarts, self._fetched, begins)
+        self.checkpoints = CheckpointFetcher(runtime, self.job)
+        self._last_event = 0.0  # Unix seconds
+        self._holding: set[int] = set()  # ranks whose node is this run's
+        origin = Origin(plan.source.folder, plan.source.step) if plan.source else Origin()
+        policy = RestartPolicy(plan.restarts, origin, self.checkpoints.wait)
+        self.recovery = Recovery(runtime, self.job, self._take, stop, policy)
+
+    def _first_result(self) -> dict:
+        """What `runs` shows of it from now on, should the orchestrator be killed."""
+        source, resumed_from = self.plan.source, None
+        if source:
+            resumed_from = {"run": source.run_id, "step": source.step}
+            self.console.print(f"going on from step {source.step} of run {source.run_id}", highlight=False)
+        data = {"label": self.plan.prepared.label, "key": self.plan.prepared.key}
+        conditions = {
+            "limits": self.runtime.limits,
+            "links": self.runtime.links,
+            "faults": [FaultRecord(fault).facts() for fault in self.runtime.faults],
+        }
+        return outcome.begin(self.job.run_id, self.runtime.name, self.spec, data, conditions, resumed_from)
 
     def _begin(self, classes: int) -> None:
         """Write what is known before the run, and take the room for its result. Raises RunFailed."""
@@ -88,10 +82,10 @@ class Recorder:
         try:
             with (
                 (self.folder / "events.jsonl").open("w") as self._log,
-                Progress(self.say, self.names, self.spec.workers) as self._progress,
+                Progress(self.console, self.node_names, self.spec.workers) as self._progress,
             ):
-                if self.source:
-                    self.place.push_checkpoint(self.job, self.source.folder)
+                if self.plan.source:
+                    self.runtime.push_checkpoint(self.job, self.plan.source.folder)
                 failure = self.recovery.run()
         except Busy:
             shutil.rmtree(self.folder)  # nothing ran
@@ -99,30 +93,31 @@ class Recorder:
         except UserError as error:
             failure = Failure("engine", str(error))
         except OSError as error:
-            failure = self._disk("", error)
+            failure = self._disk_failure("", error)
         finally:
             self._release()
         return self._finish(failure, self._rows())
 
-    def _disk(self, what: str, error: OSError) -> Failure:
+    def _disk_failure(self, what: str, error: OSError) -> Failure:
         return Failure("disk", f"{self.folder}{what} cannot be written: {error.strerror or error}")
 
     def _take(self, event: events.Event) -> None:
+        """Write the event down and act on it. Raises OSError."""
         if os.fstat(self._log.fileno()).st_nlink == 0:
             raise FileNotFoundError(errno.ENOENT, REMOVED)
         event = replace(event, time=CLOCK.steady(event.time))
-        self._heard = max(self._heard, event.time)
+        self._last_event = max(self._last_event, event.time)
         self._log.write(events.to_line(event) + "\n")
         self._log.flush()
         match event:
             case events.Held():
-                self._held.add(event.rank)
-                if len(self._held) == len(self.names):
+                self._holding.add(event.rank)
+                if len(self._holding) == len(self.node_names):
                     self._point_latest()
             case events.Step():
-                self._check_disk()
+                self.checkpoints.check_disk()
             case events.Checkpoint():
-                self.checkpoints.append((event, self._couriers.submit(self.place.fetch, self.job, event.path)))
+                self.checkpoints.fetch(event)
             case events.Evaluated():
                 self.evaluated = event
             case events.Warning():
@@ -131,89 +126,65 @@ class Recorder:
                 self.warnings.append(f"FAULT={event.fault}: {event.error}")
         self._progress.take(event)
 
-    def _check_disk(self) -> None:
-        """Raise OSError when a checkpoint found no room: the later ones of this run will do no better."""
-        for checkpoint, future in self.checkpoints:
-            if future.done() and isinstance(error := future.exception(), OSError):
-                raise OSError(error.errno, f"checkpoint of step {checkpoint.step}: {error.strerror or error}")
-
     def _point_latest(self) -> None:
         """Make runs/latest this run."""
         with suppress(OSError):
             point(self.folder.parent / "latest", self.folder.name)
 
     def _rows(self) -> list[Row]:
+        """CPU, memory and network of its nodes from the start of the first rank on. Warns of what is missing."""
         first = self.recovery.attempts[0]
         started = min((rank.started.time for rank in first.ranks if rank.started), default=None)
         if started is None:
             return []
-        rows = self.place.rows(self.job, started, CLOCK.now(), self.warnings.append)
-        for node, seconds in missing(rows, self.names, started, self._heard).items():
+        rows = self.runtime.rows(self.job, started, CLOCK.now(), self.warnings.append)
+        for node, seconds in missing(rows, self.node_names, started, self._last_event).items():
             self.warnings.append(f"{node}: metrics.csv has no rows for {seconds:g} s of the run; its figures lack them")
-        # An agent shows an ended rank's figures for seconds: what a node shows before its own start is of another run.
-        own: dict[str, float] = {}
-        for attempt in self.recovery.attempts:
-            for name, rank in zip(self.names, attempt.ranks, strict=True):
-                if rank.started:
-                    own[name] = min(own.get(name, math.inf), rank.started.time)
-        none = {"training_step": None, "training_loss": None}
-        return [row if row.time >= own.get(row.node, math.inf) else replace(row, **none) for row in rows]
+        return self._without_figures_of_earlier_runs(rows)
 
-    def _fetched(self) -> None:
-        """Wait for the checkpoints that are on their way; remove one that was being written when the ranks ended."""
-        wait([future for _, future in self.checkpoints])
-        for folder in (self.folder / FOLDER).glob("step-*"):
-            if not (folder / COMPLETE).exists():
-                shutil.rmtree(folder, ignore_errors=True)
+    def _without_figures_of_earlier_runs(self, rows: list[Row]) -> list[Row]:
+        """An agent shows the training figures of a rank that has ended for some seconds more: those that a node shows
+        before its own start are of another run.
+        """
+        starts: dict[str, float] = {}
+        for attempt in self.recovery.attempts:
+            for node, rank in zip(self.node_names, attempt.ranks, strict=True):
+                if rank.started:
+                    starts[node] = min(starts.get(node, math.inf), rank.started.time)
+        return [
+            row if row.time >= starts.get(row.node, math.inf) else replace(row, training_step=None, training_loss=None)
+            for row in rows
+        ]
 
     def _release(self) -> None:
-        self._fetched()
-        self._couriers.shutdown()
+        """Fetch what is left and let go of the nodes."""
+        self.checkpoints.close()
         try:
             if self.spec.tensorboard and any(rank.steps for rank in self.recovery.ranks):
-                self.place.fetch(self.job, TENSORBOARD)
+                self.runtime.fetch(self.job, TENSORBOARD)
         except (UserError, OSError) as error:
             self.warnings.append(f"TensorBoard's files could not be fetched: {error}")
         try:
-            self.place.release(self.job)
+            self.runtime.release(self.job)
         except (UserError, OSError) as error:
             self.warnings.append(f"the nodes could not be tidied: {error}")
 
     def _finish(self, failure: Failure | None, rows: list[Row]) -> dict:
+        """Write metrics.csv and the result. Raises RunFailed when that cannot be done."""
         if not (self.folder / "spec.json").exists():
             shutil.rmtree(self.folder, ignore_errors=True)  # a rank may have made it again
             raise RunFailed(f"{self.folder} {REMOVED}: there is no result")
         self._point_latest()
-        kept = {}  # by step: one may have been done again
-        for event, future in self.checkpoints:
-            error = future.exception()
-            if isinstance(error, OSError):
-                failure = failure or self._disk(f", checkpoint of step {event.step},", error)
-            elif error:
-                self.warnings.append(f"the checkpoint of step {event.step} could not be fetched: {error}")
-            else:
-                about = {"step": event.step, "path": future.result(), "bytes": event.bytes, "seconds": event.seconds}
-                kept[event.step] = about
+        checkpoints, disk_error = self.checkpoints.facts(self.warnings.append)
+        if disk_error:
+            step, error = disk_error
+            failure = failure or self._disk_failure(f", checkpoint of step {step},", error)
         try:
             write_csv(self.folder / "metrics.csv", rows)
         except OSError as error:
             (self.folder / "metrics.csv.part").unlink(missing_ok=True)
-            failure = failure or self._disk("/metrics.csv", error)
-        result = outcome.complete(
-            self.result | {"links": self.place.links, "faults": self.recovery.injector.told()},
-            ranks=self.recovery.ranks,
-            first=self.recovery.first,
-            restarts=self.recovery.restarts(),
-            node_names=self.names,
-            roles=[seat.role for seat in self.job.seats],
-            failure=failure,
-            evaluated=self.evaluated,
-            checkpoints=[kept[step] for step in sorted(kept)],
-            warnings=self.warnings,
-            rows=rows,
-            began=self.began,
-            ended=CLOCK.now(),
-        )
+            failure = failure or self._disk_failure("/metrics.csv", error)
+        result = self._last_result(failure, checkpoints, rows)
         try:
             store.save(result, self.folder)
         except OSError as error:
@@ -222,3 +193,20 @@ class Recorder:
                 f"{self.folder}: the result could not be written: {why}; earlier runs are untouched"
             ) from None
         return result
+
+    def _last_result(self, failure: Failure | None, checkpoints: list[dict], rows: list[Row]) -> dict:
+        return outcome.complete(
+            self.result | {"links": self.runtime.links, "faults": self.recovery.injector.facts()},
+            ranks=self.recovery.ranks,
+            first=self.recovery.first,
+            restarts=self.recovery.restarts(),
+            node_names=self.node_names,
+            roles=[seat.role for seat in self.job.seats],
+            failure=failure,
+            evaluated=self.evaluated,
+            checkpoints=checkpoints,
+            warnings=self.warnings,
+            rows=rows,
+            began=self.began,
+            ended=CLOCK.now(),
+        )

@@ -5,7 +5,7 @@ the checkpoint are lost and done again. What counts: every step once, as it was 
 bytes); and all the time it took (seconds of training and total). What was lost stands in `restarts` of the result.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,9 +13,11 @@ from pathlib import Path
 from monitor.clock import CLOCK
 from monitor.errors import RunFailed, UserError
 from monitor.interrupt import Stop
+from monitor.run.attempts import Attempt, joined_ranks, lost_work
 from monitor.run.injection import Injector
+from monitor.run.rank_state import RankState
 from monitor.run.supervise import Supervisor
-from monitor.run.verdict import Failure, RankState
+from monitor.run.verdict import Failure
 from monitor.runtime.base import Job, Runtime
 from trainer import events
 from trainer.checkpoint_folder import FOLDER, DamagedError, complete_ones, verify
@@ -28,7 +30,7 @@ NODE_SECONDS = 90.0  # how long a node that went away is waited for
 MOST = 1000
 
 
-def allowed(settings: dict[str, str]) -> int:
+def allowed(settings: Mapping[str, str]) -> int:
     """How many restarts were asked for. Raises SpecError."""
     text = settings.get(SETTING, "0")
     if not (text.isascii() and text.isdigit() and int(text) <= MOST):
@@ -37,55 +39,51 @@ def allowed(settings: dict[str, str]) -> int:
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """`base`: the step it went on from. `began`: Unix seconds. `ranks`: all that is known of each."""
+class Origin:
+    """What an attempt goes on from: a checkpoint's folder and its step. None and 0: nothing."""
 
-    base: int
-    began: float
-    ranks: Sequence[RankState]
+    folder: Path | None = None
+    step: int = 0
 
-    @property
-    def first_step(self) -> float | None:
-        """Unix seconds at which its first step began; None for none."""
-        return min((rank.steps[0].time - rank.steps[0].step_seconds for rank in self.ranks if rank.steps), default=None)
 
-    @property
-    def last(self) -> int:
-        """The last step that any of its ranks did."""
-        return max((rank.steps[-1].step for rank in self.ranks if rank.steps), default=self.base)
+@dataclass(frozen=True)
+class RestartPolicy:
+    """How often a run may restart, and from what."""
+
+    restarts: int = 0
+
+    origin: Origin = Origin()
+    """What the run itself goes on from."""
+
+    await_checkpoints: Callable[[], None] = lambda: None
+    """Returns once every checkpoint that ranks have written is in the run's folder, or cannot be had."""
 
 
 class Recovery:
-    """Runs a job to its end, in as many attempts as it takes and is allowed.
-
-    `source`: the checkpoint that the run itself goes on from, and its step. `fetched` returns once every checkpoint
-    that was told is in the run's folder, or cannot be had.
-    """
+    """Runs a job to its end, in as many attempts as it takes and is allowed."""
 
     def __init__(
         self,
-        place: Runtime,
+        runtime: Runtime,
         job: Job,
         on_event: Callable[[events.Event], None],
         stop: Stop,
-        restarts: int,
-        fetched: Callable[[], None],
-        source: tuple[Path | None, int] = (None, 0),
+        policy: RestartPolicy,
     ):
-        self.place, self.job, self.fetched, self.source, self.allowed = place, job, fetched, source, restarts
-        self.injector = Injector(place, on_event)
-        self.supervisor = Supervisor(place, job, on_event, stop, self.injector, source[1])
-        self.attempts = [Attempt(source[1], CLOCK.now(), self.supervisor.ranks)]
-        self.told: list[events.Restart] = []
+        self.runtime, self.job, self.policy = runtime, job, policy
+        self.injector = Injector(runtime, on_event)
+        self.supervisor = Supervisor(runtime, job, on_event, stop, self.injector, policy.origin.step)
+        self.attempts = [Attempt(policy.origin.step, CLOCK.now(), self.supervisor.ranks)]
+        self.restart_events: list[events.Restart] = []
 
     def run(self) -> Failure | None:
         """As Supervisor.run, again after each lost rank. Raises what that raises in the first attempt."""
         failure = self.supervisor.run()
-        while failure and failure.kind in KINDS and len(self.told) < self.allowed and not self.supervisor.stop.asked:
+        while failure and self._may_restart(failure):
             self.supervisor.stop.running()
             try:
-                self.fetched()
-                self.place.again(self.job, NODE_SECONDS, lambda: self.supervisor.stop.asked)
+                self.policy.await_checkpoints()
+                self.runtime.prepare_restart(self.job, NODE_SECONDS, lambda: self.supervisor.stop.asked)
                 if self.supervisor.stop.asked:
                     break
                 self._begin(failure)
@@ -95,71 +93,53 @@ class Recovery:
                 break
         self.supervisor.stop.writing()
         self.injector.close()
-        if not (failure and failure.kind in KINDS and self.allowed):
+        if not (failure and failure.kind in KINDS and self.policy.restarts):
             return failure
-        if len(self.told) == self.allowed:
-            return replace(failure, message=f"{failure.message}; {SETTING}={self.allowed} is used up")
+        if len(self.restart_events) == self.policy.restarts:
+            return replace(failure, message=f"{failure.message}; {SETTING}={self.policy.restarts} is used up")
         if self.supervisor.stop.asked:
             return Failure("interrupted", f"interrupted before it was restarted: {failure.message}")
         return failure
 
+    def _may_restart(self, failure: Failure) -> bool:
+        left = self.policy.restarts - len(self.restart_events)
+        return failure.kind in KINDS and left > 0 and not self.supervisor.stop.asked
+
     def _begin(self, failure: Failure) -> None:
         """Say that the run is restarted, and from where; make the next attempt."""
-        folder, step = self._newest()
-        self.place.push_checkpoint(self.job, folder)
-        lost, now = self.attempts[-1], CLOCK.now()
-        done = [s.time for rank in lost.ranks for s in rank.steps if s.step == step]
+        origin = self._newest()
+        self.runtime.push_checkpoint(self.job, origin.folder)
+        attempt, now = self.attempts[-1], CLOCK.now()
+        times = [step.time for rank in attempt.ranks for step in rank.steps if step.step == origin.step]
         restart = events.Restart(
             rank=failure.rank or 0,
             time=now,
-            attempt=len(self.told) + 1,
+            attempt=len(self.restart_events) + 1,
             kind=failure.kind,
             message=failure.message,
-            from_step=step,
-            lost_steps=lost.last - step,
-            lost_seconds=now - (max(done) if done else lost.first_step or lost.began),
+            from_step=origin.step,
+            lost_steps=attempt.last - origin.step,
+            lost_seconds=now - (max(times) if times else attempt.first_step or attempt.began),
         )
-        self.told.append(restart)
-        before = self.supervisor
-        before.on_event(restart)
-        self.supervisor = Supervisor(self.place, self.job, before.on_event, before.stop, self.injector, step)
-        self.attempts.append(Attempt(step, now, self.supervisor.ranks))
+        self.restart_events.append(restart)
+        on_event, stop = self.supervisor.on_event, self.supervisor.stop
+        on_event(restart)
+        self.supervisor = Supervisor(self.runtime, self.job, on_event, stop, self.injector, origin.step)
+        self.attempts.append(Attempt(origin.step, now, self.supervisor.ranks))
 
-    def _newest(self) -> tuple[Path | None, int]:
+    def _newest(self) -> Origin:
         """The last checkpoint of this run that every worker can go on from, else what the run itself began with."""
         for folder in reversed(complete_ones(self.job.run_folder / FOLDER)):
             with suppress(DamagedError):
-                said = verify(folder)
-                if said.world_size == self.job.spec.workers:  # else it is of rank 0 alone
-                    return folder, said.step
-        return self.source
+                checkpoint = verify(folder)
+                if checkpoint.world_size == self.job.spec.workers:  # else it is of rank 0 alone
+                    return Origin(folder, checkpoint.step)
+        return self.policy.origin
 
     @property
     def ranks(self) -> list[RankState]:
         """What is known of each rank over all attempts, of what counts: each step and score once."""
-        bases = [attempt.base for attempt in self.attempts]
-        kept = [(a.ranks, min(bases[i + 1 :], default=None)) for i, a in enumerate(self.attempts)]
-        joined = [
-            replace(
-                state,
-                steps=[s for ranks, end in kept for s in _until(ranks[rank].steps, end)],
-                evaluations=[e for ranks, end in kept for e in _until(ranks[rank].evaluations, end)],
-                ready=next((ranks[rank].ready for ranks, _ in reversed(kept) if ranks[rank].ready), None),
-            )
-            for rank, state in enumerate(self.attempts[-1].ranks)
-        ]
-        before = [s for ranks, end in kept[:-1] for state in ranks for s in _until(state.steps, end)]
-        servers = [state for state in joined if state.served]
-        both = [sum(getattr(state.served, name) for state in servers) or 1 for name in ("sent_bytes", "received_bytes")]
-        for state in servers:  # each tells at the very end, of the last attempt; what was before it, the workers know
-            own = state.served
-            state.served = replace(
-                own,
-                updates=own.updates + len({step.step for step in before}),
-                sent_bytes=own.sent_bytes + sum(s.received_bytes for s in before) * own.sent_bytes // both[0],
-                received_bytes=own.received_bytes + sum(s.sent_bytes for s in before) * own.received_bytes // both[1],
-            )
-        return joined
+        return joined_ranks(self.attempts)
 
     @property
     def first(self) -> Attempt:
@@ -168,25 +148,21 @@ class Recovery:
 
     def restarts(self) -> list[dict]:
         """What result.json says of each."""
-        told, bases = [], [attempt.base for attempt in self.attempts]
-        for n, (restart, following) in enumerate(zip(self.told, self.attempts[1:], strict=False), 1):
-            counted = [(a.ranks, min(bases[i + 1 : n], default=None)) for i, a in enumerate(self.attempts[:n])]
-            before = [s for ranks, end in counted for rank in ranks for s in _until(rank.steps, end)]
-            redone = [step for step in before if step.step > restart.from_step]  # an earlier attempt's as well
-            begun = following.first_step
-            told.append(
+        facts = []
+        # One whose attempt did not come to be is not among them.
+        for restart, attempt in zip(self.restart_events, self.attempts[1:], strict=False):
+            steps = lost_work(self.attempts[: restart.attempt], restart)
+            facts.append(
                 {
-                    **{"attempt": restart.attempt, "kind": restart.kind, "message": restart.message},
-                    **{"from_step": restart.from_step, "lost_steps": restart.lost_steps},
-                    "lost_samples": sum(step.samples for step in redone),
-                    "lost_sent_bytes": sum(step.sent_bytes for step in redone),
+                    "attempt": restart.attempt,
+                    "kind": restart.kind,
+                    "message": restart.message,
+                    "from_step": restart.from_step,
+                    "lost_steps": restart.lost_steps,
+                    "lost_samples": sum(step.samples for step in steps),
+                    "lost_sent_bytes": sum(step.sent_bytes for step in steps),
                     "lost_seconds": restart.lost_seconds,
-                    "startup_seconds": None if begun is None else begun - following.began,
+                    "startup_seconds": None if attempt.first_step is None else attempt.first_step - attempt.began,
                 }
             )
-        return told
-
-
-def _until(items: Iterable, end: int | None) -> list:
-    """Steps or scores up to and with step `end`; all where that is None."""
-    return [item for item in items if end is None or item.step <= end]
+        return facts

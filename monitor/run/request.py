@@ -1,22 +1,17 @@
-"""One run from its settings: checked, placed on a runtime, given its data, and followed to its end."""
+"""What a run is asked for: the settings of `make run`, read once, as one object."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.console import Console
-
-from monitor.conditions import conditions, faults
-from monitor.conditions.conditions import Conditions
+from monitor.conditions import conditions
 from monitor.data import catalogue
 from monitor.data.command import SETTINGS as DATA_SETTINGS
-from monitor.errors import refuse_unknown
-from monitor.interrupt import Stop
-from monitor.run import recovery, resume
-from monitor.run.recorder import Recorder
-from monitor.runtime import choice
-from monitor.runtime.base import Runtime
+from monitor.errors import UserError, refuse_unknown
+from monitor.run import recovery
+from monitor.runtime.choice import Place
 from trainer.registry import SYNCS
-from trainer.spec import DEFAULT_BATCH, RunSpec, SpecError
+from trainer.spec import RunSpec
 
 NOT_IN_SPEC = {
     "RUNTIME": "docker or local; default: docker where a cluster is up",
@@ -29,55 +24,87 @@ NOT_IN_SPEC = {
     **recovery.SETTINGS,
     "RESUME": "go on from a run's last complete checkpoint: its id, latest, or a path; its settings are taken over",
 }
-SETTINGS = RunSpec.settings_help() | NOT_IN_SPEC
+SPEC_SETTINGS = RunSpec.settings_help()
+SETTINGS = SPEC_SETTINGS | NOT_IN_SPEC
 
 
-def run(settings: dict[str, str], say: Console, began: float, stop: Stop) -> dict:
-    """Train once and return the result, which is in its folder by then. Raises UserError, RunFailed or SpecError."""
-    refuse_unknown(settings, SETTINGS)
-    runs = Path(settings.pop("RUNS_DIR", "runs"))
-    cache = Path(settings.pop("DATA_CACHE", catalogue.CACHE))
-    data_dir = catalogue.folder(settings)
-    settings.pop("DATA_DIR", None)
-    source = resume.find(settings.pop("RESUME"), runs) if "RESUME" in settings else None
-    place = choice.choose(settings)
-    asked = {name: settings.pop(name) for name in conditions.SETTINGS if name in settings}
-    restarts = recovery.allowed(settings)
-    settings.pop(recovery.SETTING, None)
-    spec = source.spec_of(settings) if source else RunSpec.from_settings(with_nodes(settings, place))
-    place.preflight(spec, Conditions.of(asked, spec, place.name))
-    say.print(place.note(spec), highlight=False)
-    if not source and "BATCH" not in settings and spec.batch != DEFAULT_BATCH:
-        say.print(f"BATCH={spec.batch}: {DEFAULT_BATCH} does not divide over {spec.workers} workers", highlight=False)
-    warnings = []
+@dataclass(frozen=True)
+class DataRequest:
+    """Where the data set comes from. Which one it is stands in the spec."""
 
-    def tell(line: str) -> None:
-        say.print(line, markup=False, highlight=False)
-        if line.startswith("warning: "):
-            warnings.append(line.removeprefix("warning: "))
+    named: bool = False
+    """Whether DATA= names it: then nothing else takes its place."""
 
-    if source:
-        prepared = source.data(data_dir, cache, tell)
-        source.check_length(spec, prepared.manifest["train_samples"])
-    else:
-        get = catalogue.prepare if "DATA" in settings else catalogue.default
-        prepared = get(spec.data, seed=spec.seed, data_dir=data_dir, cache=cache, say=tell, shape=spec.shape)
-        spec = replace(spec, data=prepared.manifest["name"])
-    if spec.batch > prepared.manifest["train_samples"]:
-        raise SpecError("BATCH", spec.batch, f"the training set has {prepared.manifest['train_samples']} images")
-    last = spec.steps or (spec.epochs or 0) * (prepared.manifest["train_samples"] // spec.batch)
-    faults.in_time(place.faults, source.step if source else 0, last)
-    place.push_data(prepared.path)
-    stop.running()
-    recorder = Recorder(place, spec, prepared, runs, say, began, stop, source, restarts)
-    recorder.warnings += warnings
-    if url := place.watch(recorder.job.run_id):
-        say.print(f"watch: {url}", highlight=False)
-    return recorder.follow()
+    folder: Path | None = None
+    """Holds it in its public layout. None: it is downloaded."""
+
+    cache: Path = catalogue.CACHE
+    """Folder of prepared data sets."""
 
 
-def with_nodes(settings: dict[str, str], place: Runtime) -> dict[str, str]:
-    """The settings with NODES, the runtime's own number where none is named and the strategy takes more than one."""
-    if "NODES" in settings or SYNCS.get(settings.get("SYNC"), SYNCS["ddp"]).one_node:
-        return settings
-    return settings | {"NODES": str(place.default_nodes)}
+@dataclass(frozen=True)
+class Request:
+    """One run as it was asked for. Values that depend on the runtime or on a checkpoint are still text."""
+
+    spec: Mapping[str, str] = field(default_factory=dict)
+    """Settings of RunSpec, as given. The default of NODES is the runtime's, all others are RunSpec's."""
+
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    """Settings of Conditions, as given: they hold a value for each node."""
+
+    place: Place = field(default_factory=Place)
+    data: DataRequest = field(default_factory=DataRequest)
+
+    restarts: int = 0
+    """How often the run may restart by itself after a lost rank."""
+
+    resume: str | None = None
+    """The run or checkpoint that it goes on from."""
+
+    runs: Path = Path("runs")
+    """Folder of results."""
+
+    pages: bool = True
+    """Whether the run's report is written."""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str]) -> "Request":
+        """From the settings of `make run`. Raises UserError and SpecError; looks at nothing but the settings."""
+        refuse_unknown(dict(settings), SETTINGS)
+        pages = settings.get("PAGES", "1")
+        if pages not in ("0", "1"):
+            raise UserError(f"PAGES={pages}: 0 or 1")
+        return cls(
+            spec=only(settings, SPEC_SETTINGS),
+            conditions=only(settings, conditions.SETTINGS),
+            place=Place.of(settings),
+            data=DataRequest(
+                "DATA" in settings,
+                catalogue.folder(dict(settings)),
+                Path(settings.get("DATA_CACHE", catalogue.CACHE)),
+            ),
+            restarts=recovery.allowed(settings),
+            resume=settings.get("RESUME"),
+            runs=Path(settings.get("RUNS_DIR", "runs")),
+            pages=pages == "1",
+        )
+
+    def new_spec(self, default_nodes: int) -> RunSpec:
+        """The spec of a run that begins anew, on `default_nodes` where the settings leave NODES open.
+
+        Raises SpecError.
+        """
+        return RunSpec.from_settings(with_nodes(self.spec, default_nodes))
+
+
+def only(settings: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
+    """Those of the settings that `names` has."""
+    return {name: value for name, value in settings.items() if name in names}
+
+
+def with_nodes(settings: Mapping[str, str], default_nodes: int) -> dict[str, str]:
+    """The settings with NODES: the default where none is given and the strategy takes more than one."""
+    strategy = SYNCS.get(settings.get("SYNC", RunSpec.sync), SYNCS[RunSpec.sync])
+    if "NODES" in settings or strategy.one_node:
+        return dict(settings)
+    return {**settings, "NODES": str(default_nodes)}

@@ -4,6 +4,7 @@ RESUME=latest   RESUME=20260301-101500-ddp-vgg11-4n-3f9a1c   RESUME=runs/<id>   
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -14,19 +15,13 @@ from monitor.results import store
 from trainer.checkpoint_folder import FOLDER, DamagedError, complete_ones, verify
 from trainer.spec import RunSpec, SpecError
 
-FREE = (
-    "steps",
-    "epochs",
-    "every_steps",
-    "evaluate_steps",
-    "deadline_seconds",
-    "tensorboard",
-)  # they change nothing that is computed
+# Fields that may differ: they change nothing that is computed.
+FREE = ("steps", "epochs", "every_steps", "evaluate_steps", "deadline_seconds", "tensorboard")
 
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint that was found whole, and the run that it is of."""
+    """A checkpoint that is whole, and the run that it is of."""
 
     run_id: str
     folder: Path
@@ -35,21 +30,22 @@ class Source:
     data_key: str | None
     data_label: str
 
-    def spec_of(self, settings: dict[str, str]) -> RunSpec:
+    def spec_of(self, settings: Mapping[str, str]) -> RunSpec:
         """The old run's spec with these settings in place of its own. Raises SpecError where one may not differ."""
-        given = RunSpec.values_of(settings)
+        values = RunSpec.values_of(dict(settings))
         for field in fields(RunSpec):
-            old, new = getattr(self.spec, field.name), given.get(field.name, getattr(self.spec, field.name))
+            old = getattr(self.spec, field.name)
+            new = values.get(field.name, old)
             if new != old and field.name not in FREE:
                 free = ", ".join(f.metadata["setting"] for f in fields(RunSpec) if f.name in FREE)
                 text = f"run {self.run_id} was computed with {old}; going on, only {free} may differ"
                 raise SpecError(field.metadata["setting"], new, text)
-        return self.spec.changed(given)
+        return self.spec.changed(values)
 
     def data(self, data_dir: Path | None, cache: Path, say) -> catalogue.Prepared:
         """The data set of the old run: what the cache has of it, or prepared again. Raises UserError for another."""
-        if data_dir is None and self.data_key and (found := complete(cache / self.data_key)):
-            return found
+        if data_dir is None and self.data_key and (prepared := complete(cache / self.data_key)):
+            return prepared
         spec = self.spec
         prepared = catalogue.prepare(
             spec.data, seed=spec.seed, data_dir=data_dir, cache=cache, say=say, shape=spec.shape
@@ -63,11 +59,11 @@ class Source:
 
     def check_length(self, spec: RunSpec, train_samples: int) -> None:
         """Raise UserError when the run would have no step left to do."""
-        steps = spec.steps or spec.epochs * (train_samples // spec.batch)
+        steps = spec.steps or (spec.epochs or 0) * (train_samples // spec.batch)
         if steps <= self.step:
-            asked = f"STEPS={spec.steps}" if spec.steps else f"EPOCHS={spec.epochs}, {steps} steps"
+            length = f"STEPS={spec.steps}" if spec.steps else f"EPOCHS={spec.epochs}, {steps} steps"
             raise UserError(
-                f"RESUME={self.run_id}: it has done {self.step} steps already, {asked} leaves none; "
+                f"RESUME={self.run_id}: it has done {self.step} steps already, {length} leaves none; "
                 f"STEPS={2 * self.step} would go on"
             )
 
@@ -76,29 +72,29 @@ def find(wanted: str, runs: Path) -> Source:
     """The last complete checkpoint of a run, or the one that the path names. Raises UserError in one line."""
     try:
         folder = runs / wanted if wanted and (runs / wanted).is_dir() else Path(wanted)
-        there = wanted and folder.is_dir()
+        exists = wanted and folder.is_dir()
     except OSError as error:
         raise UserError(f"RESUME={wanted}: cannot be read ({error.strerror or error})") from None
-    if not there:
-        have = ", ".join(path.name for path in store.folders(runs)[:3]) or "none yet"
-        raise UserError(f"RESUME={wanted}: no such run in {runs} (newest: {have}), and no folder of that name")
+    if not exists:
+        newest = ", ".join(path.name for path in store.folders(runs)[:3]) or "none yet"
+        raise UserError(f"RESUME={wanted}: no such run in {runs} (newest: {newest}), and no folder of that name")
     folder = folder.resolve()
     if folder.parent.name == FOLDER:
-        run, found = folder.parents[1], [folder]
+        run, checkpoints = folder.parents[1], [folder]
     else:
-        run, found = folder, complete_ones(folder / FOLDER)
-    if not found:
+        run, checkpoints = folder, complete_ones(folder / FOLDER)
+    if not checkpoints:
         raise UserError(f"RESUME={wanted}: run {run.name} has no complete checkpoint{_one_that_has(runs)}")
     try:
-        said = verify(found[-1])
-        spec = RunSpec.from_json(json.dumps(said.spec))
+        checkpoint = verify(checkpoints[-1])
+        spec = RunSpec.from_json(json.dumps(checkpoint.spec))
     except DamagedError as error:
-        earlier = f"; RESUME={found[-2]} is an earlier one" if len(found) > 1 else ""
+        earlier = f"; RESUME={checkpoints[-2]} is an earlier one" if len(checkpoints) > 1 else ""
         raise UserError(f"RESUME={wanted}: {error}{earlier}") from None
     except SpecError as error:
         raise UserError(f"RESUME={wanted}: its spec is of another version of syncbed: {error}") from None
-    about = store.load(run.name, run.parent).get("data", {})
-    return Source(run.name, found[-1], said.step, spec, about.get("key"), about.get("label", "unknown data"))
+    data = store.load(run.name, run.parent).get("data", {})
+    return Source(run.name, checkpoints[-1], checkpoint.step, spec, data.get("key"), data.get("label", "unknown data"))
 
 
 def _one_that_has(runs: Path) -> str:

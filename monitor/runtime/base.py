@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
 
+from monitor.capabilities import Capabilities
 from monitor.conditions.conditions import Conditions
 from monitor.conditions.faults import Fault
 from monitor.metrics.sampling import Row
@@ -17,7 +18,7 @@ from trainer.spec import RunSpec
 
 
 @dataclass(frozen=True)
-class Said:
+class Output:
     """A line that a rank printed; `line` is None when the stream has ended and no more will come from this rank."""
 
     rank: int
@@ -44,24 +45,26 @@ class Job:
         self, seat: Seat, python: str, limits: Limits | None = None, shaped: bool | None = None, **environment: str
     ) -> bytes:
         """What the node's launcher reads on its stdin (node/launcher.py), a line of JSON."""
-        ranks = {
+        rank_environment = {
             "RANK": str(seat.rank),
             "WORLD_SIZE": str(len(self.seats)),
             "LOCAL_RANK": str(seat.local_rank),
             "LOCAL_WORLD_SIZE": str(on_node(self.seats, seat.node)),
             "SYNCBED_SPEC": self.spec.to_json(),
         }
-        who = {"run": self.run_id, "rank": seat.rank, "local_rank": seat.local_rank}
+        request: dict[str, object] = {"run": self.run_id, "rank": seat.rank, "local_rank": seat.local_rank}
         if limits:
-            who["limits"] = limits
+            request["limits"] = limits
         if shaped is not None:
-            who["shaped"] = shaped
+            request["shaped"] = shaped
         if seat.rank == 0:
-            who["wait"] = True  # until the conditions of the run have been brought about
+            request["wait"] = True  # until the conditions of the run have been brought about
         if self.spec.transport == "mpi":
             first = {"world_size": len(self.seats), "host": environment["MASTER_ADDR"]}
-            who["mpi"] = {"proxy": self.proxies[seat.rank]} if seat.rank else first
-        return json.dumps(who | {"argv": [python, "-m", "trainer"], "env": ranks | environment}).encode() + b"\n"
+            request["mpi"] = {"proxy": self.proxies[seat.rank]} if seat.rank else first
+        request["argv"] = [python, "-m", "trainer"]
+        request["env"] = rank_environment | environment
+        return json.dumps(request).encode() + b"\n"
 
 
 class RankHandle(ABC):
@@ -76,8 +79,8 @@ class RankHandle(ABC):
         self.signal("GO")
 
     @abstractmethod
-    def gone(self) -> str:
-        """Why its stream ended without a last word, as far as it can be told. Never raises."""
+    def end_reason(self) -> str:
+        """Why its stream ended without a last word, as far as it can be known. Never raises."""
 
     @abstractmethod
     def close(self) -> None:
@@ -88,11 +91,24 @@ class RankHandle(ABC):
 
 
 class Runtime(ABC):
+    """A place where runs happen."""
+
     name: str
+    """As RUNTIME= takes it, and as results have it."""
+
+    capabilities: Capabilities
+
     default_nodes: int
-    limits: list[Limits]  # of the run's nodes in order, after `preflight`
-    links: list[dict]  # the same, empty without any: what was asked for, and after `held` what was measured
-    faults: Sequence[Fault]  # of the run, after `preflight`
+    """Nodes of a run that names no number."""
+
+    limits: list[Limits]
+    """Of the run's nodes in order, after `preflight`."""
+
+    links: list[dict]
+    """The same, empty without any: what was asked for, and after `apply_conditions` what was measured."""
+
+    faults: Sequence[Fault]
+    """Of the run, after `preflight`."""
 
     @abstractmethod
     def node_name(self, node: int) -> str:
@@ -122,11 +138,11 @@ class Runtime(ABC):
         """
 
     @abstractmethod
-    def start(self, job: Job, seat: Seat, said: Queue) -> RankHandle:
-        """Start one rank; what it prints arrives in `said` as Said, ending with a line of None."""
+    def start(self, job: Job, seat: Seat, output: Queue[Output]) -> RankHandle:
+        """Start one rank; what it prints arrives in `output`, ending with a line of None."""
 
     @abstractmethod
-    def held(self, job: Job, warn: Callable[[str], None]) -> None:
+    def apply_conditions(self, job: Job, warn: Callable[[str], None]) -> None:
         """Rank 0 holds its node, so that all are this run's: bring about its conditions; ranks start after that.
 
         Raises UserError and RunFailed.
@@ -152,11 +168,11 @@ class Runtime(ABC):
         """CPU, memory and network of the run's nodes between two times of CLOCK, a row per node and second.
 
         One row before and one after are included where there are any, so that counters span the whole time. What
-        cannot be had is said to `warn`; nothing is raised for it.
+        cannot be had is passed to `warn`; nothing is raised for it.
         """
 
     @abstractmethod
-    def again(self, job: Job, seconds: float, stop: Callable[[], bool]) -> None:
+    def prepare_restart(self, job: Job, seconds: float, stop: Callable[[], bool]) -> None:
         """All ranks have ended: make the nodes ready to start them once more, on another port.
 
         A node that went away is waited for, at most `seconds` and until `stop` is true. Raises UserError for one that

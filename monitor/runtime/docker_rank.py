@@ -6,12 +6,14 @@ import time
 from contextlib import suppress
 from queue import Queue
 
+from docker import APIClient
 from docker.errors import NotFound
+from docker.models.containers import Container
 from docker.utils import socket as docker_socket
 
 from monitor.engine import sdk
 from monitor.errors import UserError
-from monitor.runtime.base import Lines, RankHandle, Said
+from monitor.runtime.base import Lines, Output, RankHandle
 
 PYTHON = "python"
 KILLED, STOPPED = "its launcher was killed", "its node stopped or the engine went away"
@@ -20,15 +22,21 @@ SETTLE_SECONDS = 1.0  # until the engine knows that a node has ended, whose laun
 STREAMS = {docker_socket.STDOUT: "stdout", docker_socket.STDERR: "stderr"}
 
 
+def api_of(container: Container) -> APIClient:
+    """The engine's API, through the client that the container came from."""
+    assert container.client is not None, "containers that the SDK lists have a client"
+    return container.client.api
+
+
 class Execution:
     """The launcher of one rank, as the engine sees it."""
 
-    def __init__(self, container, exec_id: str, run_id: str):
+    def __init__(self, container: Container, exec_id: str, run_id: str):
         self._container, self._exec_id, self._run_id = container, exec_id, run_id
         self._node_since = _since(container)
 
-    def gone(self) -> str:
-        """Why it is."""
+    def end_reason(self) -> str:
+        """Why it ended without a last word."""
         until = time.monotonic() + SETTLE_SECONDS
         with suppress(UserError), sdk.guard():
             while (why := self._why()) == KILLED and time.monotonic() < until:
@@ -45,9 +53,10 @@ class Execution:
         if self._container.status == "running":
             if _since(self._container) != self._node_since:
                 return "its node was restarted"
-            said = self._container.client.api.exec_inspect(self._exec_id)
-            if not said["Running"]:
-                return KILLED if said["ExitCode"] == 137 else f"its launcher ended with exit code {said['ExitCode']}"
+            launcher = api_of(self._container).exec_inspect(self._exec_id)
+            if not launcher["Running"]:
+                code = launcher["ExitCode"]
+                return KILLED if code == 137 else f"its launcher ended with exit code {code}"
         return REMOVED if self._container.status == "removing" else STOPPED
 
     def end(self) -> None:
@@ -56,25 +65,27 @@ class Execution:
             self._container.exec_run([PYTHON, "-m", "node.launcher", "end", self._run_id])
 
 
-def _since(container) -> str:
+def _since(container: Container) -> str:
     """When it was started, as of its last reload."""
     return container.attrs["State"]["StartedAt"]
 
 
 class DockerRank(RankHandle):
-    def __init__(self, stream, request: bytes, rank: int, said: Queue, execution: Execution):
-        self._rank, self._said, self._stream, self._execution = rank, said, stream, execution
+    """`stream`: of the attached exec, as the SDK hands it out. `request`: what the launcher reads first."""
+
+    def __init__(self, stream, request: bytes, rank: int, output: Queue[Output], execution: Execution):
+        self._rank, self._output, self._stream, self._execution = rank, output, stream, execution
         self._ended = threading.Event()
         self._socket = getattr(stream, "_sock", stream)  # the SDK hands out a read-only view of the socket
         self._socket.settimeout(None)  # a run may be silent for longer than the SDK's request timeout
-        self._tell(request)
+        self._send(request)
         threading.Thread(target=self._read, daemon=True).start()
 
     def signal(self, name: str) -> None:
-        self._tell(name.encode() + b"\n")
+        self._send(name.encode() + b"\n")
 
-    def gone(self) -> str:
-        return self._execution.gone()
+    def end_reason(self) -> str:
+        return self._execution.end_reason()
 
     def close(self) -> None:
         if not self._ended.is_set():
@@ -82,7 +93,7 @@ class DockerRank(RankHandle):
         self._stream.close()
         self._socket.close()
 
-    def _tell(self, line: bytes) -> None:
+    def _send(self, line: bytes) -> None:
         with suppress(OSError):  # the launcher is gone, and its rank with it
             self._socket.sendall(line)
 
@@ -92,11 +103,11 @@ class DockerRank(RankHandle):
             for number, data in docker_socket.frames_iter(self._socket, tty=False):
                 name = STREAMS[number]
                 for line in lines[name].feed(data):
-                    self._said.put(Said(self._rank, name, line))
+                    self._output.put(Output(self._rank, name, line))
         except (OSError, ValueError, struct.error):
             pass  # the engine went away or the run was closed: the end of the stream says so
         for name, rest in lines.items():
             for line in rest.end():
-                self._said.put(Said(self._rank, name, line))
+                self._output.put(Output(self._rank, name, line))
         self._ended.set()
-        self._said.put(Said(self._rank, "stdout", None))
+        self._output.put(Output(self._rank, "stdout", None))

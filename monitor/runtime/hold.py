@@ -5,44 +5,44 @@ Every run has a rank on node 0 and holds that node first, so whoever holds it ma
 
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
+from docker.models.containers import Container
 from docker.utils import socket as docker_socket
 
 from monitor.engine import sdk
 from monitor.errors import UserError
-from monitor.runtime.docker_rank import PYTHON
+from monitor.runtime.docker_rank import PYTHON, api_of
 
 SECONDS = 60.0  # in which the node says whether it is held: a Python has to start, on a twentieth of a core
 
 
 @contextmanager
-def hold(node, who: str) -> Iterator[bool]:
+def hold(node: Container, who: str) -> Iterator[bool]:
     """Whether node 0 is ours until the end of the block: False when a run has it. `who`: shown to runs meanwhile.
 
     A node that cannot be asked (stopped, paused, gone) is nobody's.
     """
-    stream, connection, theirs = None, None, False
-    try:
+    with ExitStack() as streams:
+        answer = ""
         with suppress(UserError), sdk.guard():
-            api = node.client.api
+            api = api_of(node)
             command = [PYTHON, "-m", "node.launcher", "hold", who]
             stream = api.exec_start(api.exec_create(node.id, command, stdin=True)["Id"], socket=True)
             connection = getattr(stream, "_sock", stream)  # the SDK hands out a read-only view of the socket
-            theirs = _first_line(connection) == "busy"
-        yield not theirs
-    finally:
-        if stream:
-            stream.close()
-            connection.close()
+            streams.callback(connection.close)
+            streams.callback(stream.close)  # first
+            answer = _first_line(connection)
+        yield answer != "busy"
 
 
 def _first_line(connection) -> str:
-    said = b""
+    """What the launcher in the node prints first: held or busy."""
+    data = b""
     connection.settimeout(SECONDS)
     with suppress(OSError, ValueError, struct.error):
-        for number, data in docker_socket.frames_iter(connection, tty=False):
-            said += data if number == docker_socket.STDOUT else b""
-            if b"\n" in said:
+        for number, piece in docker_socket.frames_iter(connection, tty=False):
+            data += piece if number == docker_socket.STDOUT else b""
+            if b"\n" in data:
                 break
-    return said.decode(errors="replace").strip()
+    return data.decode(errors="replace").strip()

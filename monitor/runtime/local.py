@@ -4,6 +4,7 @@ A node is two processes: the launcher with its rank, and an agent that the orche
 """
 
 import importlib.util
+import io
 import os
 import signal
 import subprocess
@@ -14,12 +15,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from queue import Queue
+from typing import IO
 
+from monitor.capabilities import RUNTIMES
 from monitor.conditions.conditions import Conditions
 from monitor.conditions.faults import Fault
 from monitor.errors import UserError
 from monitor.metrics.sampling import Row, Sampler
-from monitor.runtime.base import Job, Lines, RankHandle, Runtime, Said
+from monitor.runtime.base import Job, Lines, Output, RankHandle, Runtime
 from monitor.runtime.ownership import STATE_PREFIX, own
 from node import ending, mpi
 from node.facts import free_port
@@ -31,14 +34,18 @@ CLOSE_SECONDS = 2.0  # how long a launcher may take to end once its rank is kill
 
 
 class LocalRuntime(Runtime):
+    """Processes of this machine. `chosen`: whether the user asked for them, and not only a cluster is not up."""
+
     name = "local"
+    capabilities = RUNTIMES[name]
     default_nodes = 4
 
     def __init__(self, chosen: bool):
         self._why = "" if chosen else "no cluster is up: "
         self._data: Path | None = None
         self._resume: Path | None = None
-        self._state = self._owner = None
+        self._state: tempfile.TemporaryDirectory[str] | None = None  # from `preflight` to `release`
+        self._owner: IO[str] | None = None
         self._sampler = Sampler()
         self._lock = threading.Lock()  # ranks are started side by side
         self._launchers: dict[int, list[int]] = {}  # process ids by node
@@ -49,8 +56,8 @@ class LocalRuntime(Runtime):
         return f"local-{node}"
 
     def note(self, spec: RunSpec) -> str:
-        here = f"{spec.nodes} local node{'s'[: spec.nodes > 1]}, {os.cpu_count()} cores"
-        return f"{self._why}training on this machine over loopback (RUNTIME=local: {here})"
+        nodes = "1 local node" if spec.nodes == 1 else f"{spec.nodes} local nodes"
+        return f"{self._why}training on this machine over loopback (RUNTIME=local: {nodes}, {os.cpu_count()} cores)"
 
     def preflight(self, spec: RunSpec, conditions: Conditions) -> None:
         if importlib.util.find_spec("torch") is None:
@@ -70,7 +77,7 @@ class LocalRuntime(Runtime):
     def push_checkpoint(self, job: Job, folder: Path | None) -> None:
         self._resume = folder.resolve() if folder else None
 
-    def start(self, job: Job, seat: Seat, said: Queue) -> RankHandle:
+    def start(self, job: Job, seat: Seat, output: Queue[Output]) -> RankHandle:
         state = self._node_state(seat.node)
         process = subprocess.Popen(
             [sys.executable, "-m", "node.launcher", "run"],
@@ -90,16 +97,17 @@ class LocalRuntime(Runtime):
             SYNCBED_CPUS=str(self._cores),
             SYNCBED_RESUME=str(self._resume or ""),
         )
-        process.stdin.write(request)
-        process.stdin.flush()
+        stdin = _pipe(process.stdin)
+        stdin.write(request)
+        stdin.flush()
         with self._lock:
             launchers = self._launchers.setdefault(seat.node, [])
             launchers.append(process.pid)
             if len(launchers) == on_node(job.seats, seat.node):
                 self._start_agent(seat.node, launchers, state / "metrics")
-        return LocalRank(process, seat.rank, said)
+        return LocalRank(process, seat.rank, output)
 
-    def held(self, job: Job, warn: Callable[[str], None]) -> None:
+    def apply_conditions(self, job: Job, warn: Callable[[str], None]) -> None:
         pass  # Conditions.of has refused any that were asked for
 
     def strike(self, fault: Fault) -> None:
@@ -109,6 +117,7 @@ class LocalRuntime(Runtime):
         pass
 
     def _node_state(self, node: int) -> Path:
+        assert self._state is not None, "preflight comes first"
         state = Path(self._state.name) / str(node)
         state.mkdir(exist_ok=True)
         return state
@@ -124,7 +133,7 @@ class LocalRuntime(Runtime):
             start_new_session=True,
         )
         self._agents.append(agent)
-        self._sampler.watch(self.node_name(node), agent.stdout)
+        self._sampler.watch(self.node_name(node), _pipe(agent.stdout))
 
     def fetch(self, job: Job, path: str) -> str:
         if not (job.run_folder / path).is_dir():
@@ -134,7 +143,7 @@ class LocalRuntime(Runtime):
     def rows(self, job: Job, start: float, end: float, warn: Callable[[str], None]) -> list[Row]:
         return [row for row in self._sampler.rows() if start - 1 <= row.time <= end + 1]
 
-    def again(self, job: Job, seconds: float, stop: Callable[[], bool]) -> None:
+    def prepare_restart(self, job: Job, seconds: float, stop: Callable[[], bool]) -> None:
         self._end_agents()  # which watch launchers that have ended
         self._launchers.clear()
         self._port = free_port()
@@ -150,24 +159,27 @@ class LocalRuntime(Runtime):
         self._end_agents()
         if self._state:
             self._state.cleanup()
+        if self._owner:
             self._owner.close()
 
 
 class LocalRank(RankHandle):
-    def __init__(self, process: subprocess.Popen, rank: int, said: Queue):
-        self._process = process
+    """`process`: its launcher, with pipes."""
+
+    def __init__(self, process: subprocess.Popen[bytes], rank: int, output: Queue[Output]):
+        self._process, self._stdin = process, _pipe(process.stdin)
         streams = [("stdout", process.stdout), ("stderr", process.stderr)]
-        readers = [threading.Thread(target=_read, args=(rank, *s, said), daemon=True) for s in streams]
+        readers = [threading.Thread(target=_read, args=(rank, *stream, output), daemon=True) for stream in streams]
         for reader in readers:
             reader.start()
-        threading.Thread(target=_end, args=(rank, readers, process, said), daemon=True).start()
+        threading.Thread(target=_end, args=(rank, readers, process, output), daemon=True).start()
 
     def signal(self, name: str) -> None:
         with suppress(OSError):  # the launcher is gone, and its rank with it
-            self._process.stdin.write(name.encode() + b"\n")
-            self._process.stdin.flush()
+            self._stdin.write(name.encode() + b"\n")
+            self._stdin.flush()
 
-    def gone(self) -> str:
+    def end_reason(self) -> str:
         code = self._process.poll()
         if code is not None and code < 0:
             return f"its launcher was killed by {signal.Signals(-code).name}"
@@ -175,28 +187,34 @@ class LocalRank(RankHandle):
 
     def close(self) -> None:
         with suppress(OSError):
-            self._process.stdin.close()
+            self._stdin.close()
         try:
             self._process.wait(CLOSE_SECONDS)
-        except subprocess.TimeoutExpired:  # stopped, it hears nothing
+        except subprocess.TimeoutExpired:  # stopped, it reads nothing
             ending.kill(ending.tree(self._process.pid))
             self._process.wait()
 
 
-def _read(rank: int, name: str, stream, said: Queue) -> None:
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    """The stream of a process that was started with subprocess.PIPE."""
+    assert stream is not None
+    return stream
+
+
+def _read(rank: int, name: str, stream: io.BufferedReader, output: Queue[Output]) -> None:
     lines = Lines()
     while data := stream.read1(1 << 16):
         for line in lines.feed(data):
-            said.put(Said(rank, name, line))
+            output.put(Output(rank, name, line))
     for line in lines.end():
-        said.put(Said(rank, name, line))
+        output.put(Output(rank, name, line))
 
 
-def _end(rank: int, readers: list[threading.Thread], process: subprocess.Popen, said: Queue) -> None:
+def _end(rank: int, readers: list[threading.Thread], process: subprocess.Popen, output: Queue[Output]) -> None:
     for reader in readers:
         reader.join()
     process.wait()
-    said.put(Said(rank, "stdout", None))
+    output.put(Output(rank, "stdout", None))
 
 
 def _environment() -> dict[str, str]:

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
 import psutil
 
@@ -33,7 +34,7 @@ def sweep() -> list[str]:
     return removed
 
 
-def own(folder: Path):
+def own(folder: Path) -> TextIO:
     """Mark the folder as this process's, until the file that is returned is closed or the process ends."""
     file = (folder / f"{OWNER}.part").open("w")
     fcntl.flock(file, fcntl.LOCK_EX)

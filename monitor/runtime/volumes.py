@@ -1,10 +1,12 @@
-"""Files of this machine into a volume of the cluster: no folder is mounted, so remote engines work as well."""
+"""Files between this machine and the volumes of a cluster: no folder is mounted, so remote engines work as well."""
 
+import shutil
 import tarfile
 import tempfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from docker import DockerClient
+from docker.models.containers import Container
 
 from monitor.engine import naming, sdk
 from monitor.errors import RunFailed
@@ -49,3 +51,32 @@ def _world_readable(member: tarfile.TarInfo) -> tarfile.TarInfo:
     """The node's user is not the host's: what matters is that everyone may read."""
     member.mode, member.uid, member.gid, member.uname, member.gname = 0o644, 0, 0, "", ""
     return member
+
+
+def bring(node: Container, source: str, target: Path) -> None:
+    """Move a folder of the node to `target`, which is whole or not there. Raises UserError and OSError."""
+    part = target.with_name(f".{target.name}.part")
+    try:
+        with sdk.guard(), tempfile.TemporaryFile() as bundle:
+            chunks, _ = node.get_archive(source)
+            for chunk in chunks:
+                bundle.write(chunk)
+            bundle.seek(0)
+            with tarfile.open(fileobj=bundle) as tar:
+                _unpack(tar, part)
+            part.replace(target)
+            node.exec_run(["rm", "-rf", source])  # the volume need not hold it as well
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _unpack(tar: tarfile.TarFile, target: Path) -> None:
+    """Write the files of an archived folder below `target`; of anything but plain files and folders, nothing."""
+    for member in tar:
+        _, *parts = PurePosixPath(member.name).parts
+        content = tar.extractfile(member) if member.isfile() else None
+        if content and ".." not in parts:
+            path = target.joinpath(*parts)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                shutil.copyfileobj(content, file)

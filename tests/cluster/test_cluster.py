@@ -267,7 +267,7 @@ def test_up_is_refused_while_a_run_holds_the_nodes(cluster):
 def test_a_cluster_of_an_older_image_is_told_from_a_current_one(cluster, monkeypatch):
     spec = RunSpec(nodes=4)
     DockerRuntime.find(PROJECT, required=True).preflight(spec, Conditions())
-    monkeypatch.setattr("monitor.runtime.docker.code_hash", lambda: "0123456789ab")
+    monkeypatch.setattr("monitor.runtime.preflight.code_hash", lambda: "0123456789ab")
     with pytest.raises(UserError, match="older image"):
         DockerRuntime.find(PROJECT, required=True).preflight(spec, Conditions())
 

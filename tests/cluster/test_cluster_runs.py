@@ -13,6 +13,7 @@ from monitor.conditions.conditions import Conditions
 from monitor.errors import UserError
 from monitor.metrics import prometheus
 from monitor.runtime import docker as docker_runtime
+from monitor.runtime import preflight
 from trainer.spec import RunSpec
 
 LONG = {"STEPS": 2000}  # ended by the test, long before its last step
@@ -176,7 +177,7 @@ def test_a_part_of_the_cluster_will_do(cluster, tmp_path):
 
 
 def test_a_cluster_of_an_older_image_is_refused(cluster, monkeypatch):
-    monkeypatch.setattr(docker_runtime, "code_hash", lambda: "0" * 64)
+    monkeypatch.setattr(preflight, "code_hash", lambda: "0" * 64)
     runtime = docker_runtime.DockerRuntime.find(cluster.project, required=True)
     with pytest.raises(UserError, match=rf"older image .* `make cluster-up PROJECT={cluster.project}` rebuilds it"):
         runtime.preflight(RunSpec(), Conditions())

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from benchmarks import chaos
+from monitor.capabilities import RUNTIMES
 from monitor.conditions import faults
 from monitor.conditions.conditions import Conditions
 from trainer.registry import SYNCS
@@ -18,7 +19,7 @@ def test_every_run_of_the_table_can_be(sync):
     for fault in filter(lambda fault: chaos.stated(fault, sync), chaos.FAULTS):
         words = chaos.words(fault, sync, 300)
         own = {name: text for name, text in words.items() if name not in ("RUNTIME", faults.SETTING)}
-        assert Conditions.of(words, RunSpec.from_settings(own), "docker").faults
+        assert Conditions.of(words, RunSpec.from_settings(own), RUNTIMES["docker"]).faults
 
 
 def result(error=None, lost=(), began=2.0, problem=None):

@@ -10,7 +10,8 @@ from scripted import ScriptedRuntime, exited, no_waiting
 from monitor.clock import CLOCK, Clock
 from monitor.interrupt import Stop
 from monitor.metrics.sampling import Row
-from monitor.run import supervise
+from monitor.run import casualties
+from monitor.run.plan import Plan
 from monitor.run.recorder import Recorder
 from monitor.runtime import docker
 from trainer import events
@@ -107,14 +108,14 @@ def test_rows_of_a_cluster_are_brought_onto_the_axis(monkeypatch):
 def test_a_run_under_a_clock_that_is_set_has_its_durations_and_one_warning(tmp_path, monkeypatch, by):
     """Rank 0 is silent for a while after that, as in a long step: it is not taken for frozen."""
     no_waiting(monkeypatch)
-    monkeypatch.setattr(supervise, "LEAST_SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(casualties, "LEAST_SILENCE_SECONDS", 1.0)
     prepared = SimpleNamespace(key="key", label="x", manifest={"classes": ["a"]})
     place = ScriptedRuntime([[]], holding=(0,))
     off = [0.0]
     monkeypatch.setattr(CLOCK, "_wall", lambda: time.time() + off[0])
     began = CLOCK.begin()
     spec = RunSpec(nodes=1, batch=4, steps=2, deadline_seconds=5)
-    run = Recorder(place, spec, prepared, tmp_path, Console(quiet=True), began, Stop())
+    run = Recorder(place, Plan(spec, prepared, tmp_path), Console(quiet=True), began, Stop())
     phases = dict.fromkeys(events.PHASES, 0.1)
 
     def step(number):

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from monitor.capabilities import RUNTIMES
 from monitor.conditions.conditions import Conditions
 from monitor.engine import container_limits
 from monitor.errors import UserError
@@ -15,7 +16,7 @@ OWN = {"cpus": 0.5, "memory_bytes": 2 * GIB}
 
 
 def each(nodes: int, **words) -> list[dict]:
-    made = Conditions.of(words, RunSpec(nodes=nodes, batch=nodes), "docker")
+    made = Conditions.of(words, RunSpec(nodes=nodes, batch=nodes), RUNTIMES["docker"])
     return [made.limits(node, OWN, host_cores=4, host_memory=8 * GIB) for node in range(nodes)]
 
 
@@ -49,8 +50,8 @@ def test_what_cannot_be_is_one_line(words, says):
 
 def test_processes_of_this_machine_have_no_limits():
     with pytest.raises(SpecError, match=r"CPUS=0.5: processes of this machine have no .*RUNTIME=docker would do"):
-        Conditions.of({"CPUS": "0.5"}, RunSpec(nodes=2, batch=2), "local")
-    assert Conditions.of({}, RunSpec(nodes=2, batch=2), "local") == Conditions()
+        Conditions.of({"CPUS": "0.5"}, RunSpec(nodes=2, batch=2), RUNTIMES["local"])
+    assert Conditions.of({}, RunSpec(nodes=2, batch=2), RUNTIMES["local"]) == Conditions()
 
 
 class Container:

@@ -71,7 +71,7 @@ def test_a_node_that_was_taken_away_is_told_though_the_engine_knows_it_a_moment_
     """`cluster-down` kills all nodes at once: each launcher is killed first, as far as the engine can say."""
     monkeypatch.setattr(docker_rank, "SETTLE_SECONDS", 30.0)
     node.looks = [docker.errors.NotFound("") if look == "gone" else look for look in looks]
-    assert Execution(node, "x", "run").gone() == "its node was taken away, as cluster-down does"
+    assert Execution(node, "x", "run").end_reason() == "its node was taken away, as cluster-down does"
 
 
 @pytest.mark.parametrize(
@@ -84,13 +84,13 @@ def test_a_node_that_was_taken_away_is_told_though_the_engine_knows_it_a_moment_
 )
 def test_why_a_launcher_is_gone(node, status, running, why):
     node.looks, node.said = [status], {"Running": running, "ExitCode": 137}
-    assert Execution(node, "x", "run").gone() == why
+    assert Execution(node, "x", "run").end_reason() == why
 
 
 def test_a_launcher_whose_node_was_started_anew_was_not_killed_by_itself(node):
     """Docker restarts a node that died, or a fault did: the launcher's exit code alone would blame the launcher."""
     node.reload = lambda: setattr(node, "attrs", {"State": {"StartedAt": "2026-02-01T00:00:07.1Z"}})
-    assert Execution(node, "x", "run").gone() == "its node was restarted"
+    assert Execution(node, "x", "run").end_reason() == "its node was restarted"
 
 
 def test_an_engine_that_went_away_is_no_further_error():
@@ -101,7 +101,7 @@ def test_an_engine_that_went_away_is_no_further_error():
     api = SimpleNamespace(exec_inspect=gone)
     container = SimpleNamespace(client=SimpleNamespace(api=api), exec_run=gone, attrs=state, reload=gone)
     execution = Execution(container, "x", "run")
-    assert execution.gone() == "its node stopped or the engine went away"
+    assert execution.end_reason() == "its node stopped or the engine went away"
     execution.end()
 
 

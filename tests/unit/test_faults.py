@@ -1,11 +1,11 @@
 """FAULT=: what it says is what is kept, and what cannot be is one line before anything starts."""
 
-from types import SimpleNamespace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted import runtime_of
 
+from monitor.capabilities import RUNTIMES
 from monitor.conditions import faults
 from monitor.conditions.conditions import Conditions, Unavailable
 from monitor.conditions.faults import AT_ONCE, KINDS, Fault
@@ -131,19 +131,19 @@ def test_a_step_that_never_comes_is_refused_once_it_is_known_which_do():
 
 def test_none_is_a_value_for_the_lists_of_a_sweep():
     assert of("none") == ()
-    place = SimpleNamespace(name="docker", default_nodes=4)
+    place = runtime_of("docker")
     made, refused = cells.product({"FAULT": "none/kill:2@step=20;kill:3@step=20"}, 1, place)
     assert [cell.words["FAULT"] for cell in made] == ["none", "kill:2@step=20;kill:3@step=20"]
     assert refused == []
 
 
 def test_local_ranks_are_killed_and_frozen_and_nothing_else():
-    assert [f.kind for f in Conditions.of({"FAULT": "kill:1@5s; freeze:1@2s+1s"}, SPEC, "local").faults] == [
+    assert [f.kind for f in Conditions.of({"FAULT": "kill:1@5s; freeze:1@2s+1s"}, SPEC, RUNTIMES["local"]).faults] == [
         "kill",
         "freeze",
     ]
     with pytest.raises(Unavailable, match="target of kill and freeze only; RUNTIME=docker would do"):
-        Conditions.of({"FAULT": "kill:1@5s; restart:1@9s"}, SPEC, "local")
+        Conditions.of({"FAULT": "kill:1@5s; restart:1@9s"}, SPEC, RUNTIMES["local"])
 
 
 def test_a_result_tells_its_faults_in_words():

@@ -70,7 +70,7 @@ def test_a_run_that_came_second_takes_nothing_back(ours):
 def test_the_run_that_had_them_takes_back_what_it_set(ours):
     node = Node()
     place = runtime(node)
-    place.held(JOB, print)
+    place.apply_conditions(JOB, print)
     place.release(JOB)
     assert container_limits.now(node) == OWN
     assert ours.asked == [("trainer-0", "run-1")]
@@ -80,7 +80,7 @@ def test_not_when_the_next_run_has_them_already(ours):
     ours.ours = False
     node = Node()
     place = runtime(node)
-    place.held(JOB, print)
+    place.apply_conditions(JOB, print)
     place.release(JOB)
     assert container_limits.now(node) == HELD_TO
 

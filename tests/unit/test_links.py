@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 import pytest
 
+from monitor.capabilities import RUNTIMES
 from monitor.conditions.conditions import Conditions
 from monitor.conditions.links import PROFILES, Link, link
 from monitor.errors import RunFailed, UserError
@@ -63,13 +64,13 @@ def test_what_is_no_link_is_one_line(given, says):
 
 
 def test_each_node_has_its_own():
-    made = Conditions.of({"RATE": "200mbit,50mbit", "DELAY": "1ms"}, RunSpec(nodes=2, batch=2), "docker")
+    made = Conditions.of({"RATE": "200mbit,50mbit", "DELAY": "1ms"}, RunSpec(nodes=2, batch=2), RUNTIMES["docker"])
     assert made.links == tuple(Link(rate, 1, congestion="cubic") for rate in (200_000_000, 50_000_000))
-    assert Conditions.of({"CPUS": "0.5"}, RunSpec(nodes=2, batch=2), "docker").links == ()
+    assert Conditions.of({"CPUS": "0.5"}, RunSpec(nodes=2, batch=2), RUNTIMES["docker"]).links == ()
     with pytest.raises(SpecError, match=r"RATE=1mbit,2mbit: one value, or 3 parted by commas"):
-        Conditions.of({"RATE": "1mbit,2mbit"}, RunSpec(nodes=3, batch=3), "docker")
+        Conditions.of({"RATE": "1mbit,2mbit"}, RunSpec(nodes=3, batch=3), RUNTIMES["docker"])
     with pytest.raises(SpecError, match=r"LINK=lan: processes of this machine"):
-        Conditions.of({"LINK": "lan"}, RunSpec(nodes=2, batch=2), "local")
+        Conditions.of({"LINK": "lan"}, RunSpec(nodes=2, batch=2), RUNTIMES["local"])
 
 
 class TestShaping:

@@ -16,7 +16,7 @@ import pytest
 from process_ids import in_place_of_another, needs_root
 
 from monitor.conditions.conditions import Conditions
-from monitor.runtime.choice import choose
+from monitor.runtime.choice import Place, choose
 from monitor.runtime.docker import DockerRuntime
 from monitor.runtime.local import LocalRank, LocalRuntime, _environment
 from monitor.runtime.ownership import OWNER, STATE_PREFIX, sweep
@@ -89,14 +89,12 @@ def test_a_killed_launcher_is_told_as_one(launched):
     process, handle, _ = launched
     process.kill()
     handle.close()
-    assert handle.gone() == "its launcher was killed by SIGKILL"
+    assert handle.end_reason() == "its launcher was killed by SIGKILL"
 
 
 ORCHESTRATOR = """
 import os, subprocess, sys
 from monitor.conditions.conditions import Conditions
-from monitor.runtime.choice import choose
-from monitor.runtime.docker import DockerRuntime
 from monitor.runtime.local import LocalRuntime
 from trainer.spec import RunSpec
 runtime = LocalRuntime(True)
@@ -196,5 +194,5 @@ def test_a_cluster_that_is_named_must_be_up(monkeypatch, words, required):
         return "the cluster"
 
     monkeypatch.setattr(DockerRuntime, "find", find)
-    assert choose(dict(words)) == "the cluster"
+    assert choose(Place.of(words)) == "the cluster"
     assert asked == [(words.get("PROJECT", "syncbed"), required)]

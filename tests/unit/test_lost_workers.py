@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from scripted import ScriptedRuntime, exited, failed, finished, no_waiting, ready, step, supervise
 
-from monitor.run import supervise as supervise_module
+from monitor.run import casualties
 from monitor.run.supervise import Supervisor
 from monitor.runtime.base import Job
 from trainer import events
@@ -16,7 +16,7 @@ from trainer.spec import RunSpec
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     """Silence counts from half the deadline on, 2.5 s."""
-    monkeypatch.setattr(supervise_module, "LEAST_SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(casualties, "LEAST_SILENCE_SECONDS", 1.0)
     return no_waiting(monkeypatch)
 
 

@@ -1,8 +1,7 @@
 """Presets: ours are whole at both scales, and what is wrong with one is found before anything runs."""
 
-from types import SimpleNamespace
-
 import pytest
+from scripted import runtime_of
 
 from monitor import console
 from monitor.errors import UserError
@@ -34,7 +33,7 @@ text = "c"
 test = "faster"
 of = ["some | SYNC=ddp", "one"]
 """
-LOCAL = SimpleNamespace(name="local", default_nodes=4)
+LOCAL = runtime_of("local")
 
 
 @pytest.fixture
@@ -93,7 +92,7 @@ def test_lists_scales_and_repeats(planned, tmp_path):
 
 
 def test_a_cluster_that_is_too_small_is_refused_with_what_would_do(planned, monkeypatch):
-    monkeypatch.setattr(choice, "choose", lambda words: SimpleNamespace(name="docker", default_nodes=4))
+    monkeypatch.setattr(choice, "choose", lambda words: runtime_of("docker"))
     with pytest.raises(UserError, match=r"REPORT=r5: it needs NODES=5, the cluster has 4; `make cluster-up NODES=5`"):
         planned("r5")
 
@@ -200,7 +199,7 @@ def test_a_preset_of_which_nothing_can_be_run_says_why(planned, tmp_path):
 
 
 def test_a_cluster_does_it(planned, tmp_path, monkeypatch):
-    monkeypatch.setattr(choice, "choose", lambda words: SimpleNamespace(name="docker", default_nodes=4))
+    monkeypatch.setattr(choice, "choose", lambda words: runtime_of("docker"))
     (tmp_path / "p.toml").write_text(GOOD + UNEQUAL)
     assert [cell.words["CPUS"] for cell in planned().cells if cell.group == "unequal"] == ["0.5,0.2"]
 

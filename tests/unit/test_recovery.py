@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
-from scripted import NOW, ScriptedRuntime, exited, failed, no_waiting
+from scripted import NOW, ScriptedRuntime, exited, failed, no_waiting, runtime_of
 
 from monitor.errors import Busy, UserError
 from monitor.experiments import comparison, figures
@@ -20,6 +20,8 @@ from monitor.report.load import load
 from monitor.report.run_page import outcome as outcome_table
 from monitor.results.attempts import kept, sentence
 from monitor.run import outcome, recovery
+from monitor.run.attempts import Attempt
+from monitor.run.plan import Plan
 from monitor.run.progress import Progress
 from monitor.run.recorder import Recorder
 from trainer import events
@@ -109,7 +111,8 @@ def recorder(runs, first, *later, restarts=1, world_size=2, spec=SPEC, planned=(
     prepared = SimpleNamespace(key="key", label="a test's", manifest={"classes": ["a", "b"]})
     runtime = ScriptedRuntime(first, later=later)
     runtime.faults = planned
-    run = Recorder(runtime, spec, prepared, runs, Console(quiet=True), NOW, Stop(), None, restarts)
+    plan = Plan(spec, prepared, runs, restarts=restarts)
+    run = Recorder(runtime, plan, Console(quiet=True), NOW, Stop())
     runtime.fetched = lambda path: complete(run.folder, int(path[-6:]), world_size)
     return run
 
@@ -134,7 +137,7 @@ def restarted(tmp_path, clock):
 
 def test_a_lost_rank_is_overcome_from_the_last_checkpoint_and_the_loss_is_told(restarted):
     run, result = restarted
-    assert (result["status"], result["error"], run.place.pushed) == ("finished", None, ["step-000004"])
+    assert (result["status"], result["error"], run.runtime.pushed) == ("finished", None, ["step-000004"])
     (told,) = result["restarts"]
     message = told.pop("message")
     assert message == "rank 1 (trainer-1) was killed by SIGKILL at step 5"
@@ -206,7 +209,7 @@ def test_without_a_checkpoint_it_goes_on_from_the_start_and_says_so(tmp_path, cl
     run = recorder(tmp_path, first, going_on(base=0))
     result = run.follow()
     (told,) = result["restarts"]
-    assert (told["from_step"], told["lost_steps"], run.place.pushed) == (0, 5, [None])
+    assert (told["from_step"], told["lost_steps"], run.runtime.pushed) == (0, 5, [None])
     assert told["lost_seconds"] == pytest.approx(9)  # since the first step began
     assert (result["ranks"][0]["steps"], result["samples_seen"], result["seconds"]["startup"]) == (6, 48, 10)
     assert "restarted from the start, as there was no checkpoint of all workers" in sentence(told)
@@ -215,7 +218,7 @@ def test_without_a_checkpoint_it_goes_on_from_the_start_and_says_so(tmp_path, cl
 def test_a_checkpoint_of_rank_0_alone_is_none_to_go_on_from(tmp_path, clock):
     """ps_async writes such ones."""
     run = recorder(tmp_path, killed_at_five(), going_on(base=0), world_size=1)
-    assert (run.follow()["restarts"][0]["from_step"], run.place.pushed) == (0, [None])
+    assert (run.follow()["restarts"][0]["from_step"], run.runtime.pushed) == (0, [None])
 
 
 def test_a_second_loss_is_overcome_too_and_nothing_is_counted_twice(tmp_path, clock):
@@ -225,16 +228,16 @@ def test_a_second_loss_is_overcome_too_and_nothing_is_counted_twice(tmp_path, cl
     assert [(r["attempt"], r["from_step"], r["lost_steps"]) for r in result["restarts"]] == [(1, 4, 1), (2, 4, 0)]
     assert [r["startup_seconds"] for r in result["restarts"]] == [None, pytest.approx(9)]
     assert (result["ranks"][1]["steps"], result["samples_seen"]) == (6, 48)
-    assert run.place.pushed == ["step-000004"] * 2
+    assert run.runtime.pushed == ["step-000004"] * 2
 
 
 @pytest.mark.parametrize("how", ["damaged", "removed", "all removed", "unreadable"])
 def test_a_checkpoint_that_went_bad_after_it_was_gone_on_from_is_not_gone_on_from_again(tmp_path, clock, how):
     run = recorder(tmp_path, killed_at_five(), lost_again(), going_on(base=0), restarts=2)
-    folder, again = run.folder / "checkpoints", run.place.again
+    folder, again = run.folder / "checkpoints", run.runtime.prepare_restart
 
     def spoil(job, seconds, stop):
-        if run.recovery.told:
+        if run.recovery.restart_events:
             own = folder / "step-000004"
             match how:
                 case "damaged":
@@ -245,9 +248,9 @@ def test_a_checkpoint_that_went_bad_after_it_was_gone_on_from_is_not_gone_on_fro
                     shutil.rmtree(folder if how == "all removed" else own)
         again(job, seconds, stop)
 
-    run.place.again = spoil
+    run.runtime.prepare_restart = spoil
     result = run.follow()
-    assert (result["status"], run.place.pushed) == ("finished", ["step-000004", None])
+    assert (result["status"], run.runtime.pushed) == ("finished", ["step-000004", None])
     assert [r["from_step"] for r in result["restarts"]] == [4, 0]
     assert (result["ranks"][1]["steps"], result["samples_seen"]) == (6, 48)
     assert [(r["lost_steps"], r["lost_samples"]) for r in result["restarts"]] == [(1, 8), (4, 32)]  # the first's 1 to 4
@@ -256,27 +259,27 @@ def test_a_checkpoint_that_went_bad_after_it_was_gone_on_from_is_not_gone_on_fro
 @pytest.mark.parametrize("name", ["step-000004-copy", "step-", "step-000004.bak", "step-４"])
 def test_a_folder_beside_the_checkpoints_is_none_of_them(tmp_path, clock, name):
     run = recorder(tmp_path, killed_at_five(), going_on())
-    fetch = run.place.fetched
+    fetch = run.runtime.fetched
 
     def fetched(path):
         fetch(path)
         shutil.copytree(run.folder / path, run.folder / "checkpoints" / name)
 
-    run.place.fetched = fetched
+    run.runtime.fetched = fetched
     result = run.follow()
-    assert (result["status"], run.place.pushed) == ("finished", ["step-000004"])
+    assert (result["status"], run.runtime.pushed) == ("finished", ["step-000004"])
 
 
 def test_one_interrupted_before_the_next_step_is_said_to_be_where_it_went_on_from(tmp_path, clock):
     hanging = [[started(0, 20), ready(0, 4)], [started(1, 20), ready(1, 4)]]
     run = recorder(tmp_path, killed_at_five(), hanging)
-    again = run.place.again
+    again = run.runtime.prepare_restart
 
     def then_stop(job, seconds, stop):
         again(job, seconds, stop)
-        run.place.holding = (0, 1)
+        run.runtime.holding = (0, 1)
 
-    run.place.again = then_stop
+    run.runtime.prepare_restart = then_stop
     take = run.recovery.supervisor.on_event
 
     def interrupt(event):
@@ -312,7 +315,7 @@ def test_only_a_lost_rank_is_a_reason(tmp_path, clock, kind, restarts):
 
 def test_who_would_not_have_it_is_heard(tmp_path, clock):
     run = recorder(tmp_path, killed_at_five(), going_on())
-    run.place.again = lambda job, seconds, stop: setattr(run.recovery.supervisor.stop, "asked", True)
+    run.runtime.prepare_restart = lambda job, seconds, stop: setattr(run.recovery.supervisor.stop, "asked", True)
     result = run.follow()
     assert (result["error"]["kind"], result["restarts"]) == ("interrupted", [])
     assert "rank 1 (trainer-1) was killed" in result["error"]["message"]
@@ -324,7 +327,7 @@ def test_nodes_that_are_not_to_be_had_leave_the_first_failure_with_the_reason(tm
         raise error
 
     run = recorder(tmp_path, killed_at_five(), going_on())
-    run.place.again = again
+    run.runtime.prepare_restart = again
     result = run.follow()
     message = f"rank 1 (trainer-1) was killed by SIGKILL at step 5; not restarted: {error}"
     assert (result["error"]["kind"], result["error"]["message"]) == ("killed", message)
@@ -345,12 +348,12 @@ def test_a_servers_figures_are_of_the_steps_that_count():
     ranks = [SimpleNamespace(worker=w, server=s) for w, s in ((range(1, 6), None), (range(5, 7), served))]
     run = recovery.Recovery.__new__(recovery.Recovery)
     run.attempts = [
-        recovery.Attempt(
+        Attempt(
             base,
             0.0,
             [
-                recovery.RankState(heard=0, steps=[step(0, n, n) for n in one.worker]),
-                recovery.RankState(heard=0, served=one.server),
+                recovery.RankState(last_sign=0, steps=[step(0, n, n) for n in one.worker]),
+                recovery.RankState(last_sign=0, served=one.server),
             ],
         )
         for base, one in zip((0, 4), ranks, strict=True)
@@ -378,8 +381,16 @@ def test_a_number_of_restarts_that_cannot_be_is_refused(text):
 
 def test_a_sweep_refuses_it_before_it_begins():
     with pytest.raises(SpecError, match="RESTARTS=x"):
-        product({"SYNC": "ddp", "RESTARTS": "x"}, 1, SimpleNamespace(name="local", default_nodes=2))
-    cells, _ = product({"SYNC": "ddp", "RESTARTS": "0,2"}, 1, SimpleNamespace(name="local", default_nodes=2))
+        product(
+            {"SYNC": "ddp", "RESTARTS": "x"},
+            1,
+            runtime_of("local", nodes=2),
+        )
+    cells, _ = product(
+        {"SYNC": "ddp", "RESTARTS": "0,2"},
+        1,
+        runtime_of("local", nodes=2),
+    )
     assert [cell.words["RESTARTS"] for cell in cells] == ["0", "2"]
 
 

@@ -16,6 +16,7 @@ from monitor.errors import Busy, RunFailed
 from monitor.interrupt import SIGNALS, Stop
 from monitor.run import recorder as recorder_module
 from monitor.run.folder import make_folder
+from monitor.run.plan import Plan
 from monitor.run.recorder import Recorder
 from trainer import events
 from trainer.spec import RunSpec
@@ -30,7 +31,7 @@ def recorder(runs, script, **more):
     if isinstance(script[0], events.Ready):
         script = [STARTED, *script]
     runtime = ScriptedRuntime([script], **more)
-    return Recorder(runtime, SPEC, prepared, runs, Console(quiet=True), 0.0, Stop())
+    return Recorder(runtime, Plan(SPEC, prepared, runs), Console(quiet=True), 0.0, Stop())
 
 
 def result_of(folder):
@@ -79,7 +80,7 @@ def test_a_run_that_went_well(tmp_path):
     assert (result["status"], [c["step"] for c in result["checkpoints"]]) == ("finished", [3])
     assert {path.name for path in run.folder.iterdir()} == {"events.jsonl", "metrics.csv", "result.json", "spec.json"}
     assert (tmp_path / "latest").readlink().name == run.folder.name
-    assert run.place.released
+    assert run.runtime.released
 
 
 def test_a_refused_run_leaves_nothing_and_is_not_the_latest(tmp_path):
@@ -90,7 +91,7 @@ def test_a_refused_run_leaves_nothing_and_is_not_the_latest(tmp_path):
         second.follow()
     assert (tmp_path / "latest").readlink().name == first.folder.name
     assert {path.name for path in tmp_path.iterdir()} == {"latest", first.folder.name}
-    assert second.place.released
+    assert second.runtime.released
 
 
 def test_a_run_is_the_latest_once_it_holds_its_nodes(tmp_path):
@@ -128,7 +129,7 @@ def test_a_signal_after_the_end_does_not_stop_the_result(tmp_path, monkeypatch, 
     run = recorder(tmp_path, finished(0))
     run.recovery.supervisor.stop.listen()
     run.recovery.supervisor.stop.running()
-    monkeypatch.setattr(run.place, "release", lambda job: os.kill(os.getpid(), number))
+    monkeypatch.setattr(run.runtime, "release", lambda job: os.kill(os.getpid(), number))
     monkeypatch.setattr(recorder_module, "write_csv", lambda path, rows: os.kill(os.getpid(), number))
     result = run.follow()
     assert result["status"] == "finished"
@@ -181,13 +182,13 @@ def test_a_checkpoint_that_finds_no_room_ends_the_run_at_the_next_step(tmp_path)
     def next_step(event):
         take(event)
         if isinstance(event, events.Checkpoint):
-            run._couriers.submit(run.place.handles[0].say, step(0, 4))  # in order: after the checkpoint
+            run.checkpoints._courier.submit(run.runtime.handles[0].say, step(0, 4))  # in order: after the checkpoint
 
     run.recovery.supervisor.on_event = next_step
     error = run.follow()["error"]
     assert error["kind"] == "disk"
     assert error["message"].endswith("cannot be written: checkpoint of step 3: No space left on device")
-    assert "KILL" in run.place.handles[0].signals
+    assert "KILL" in run.runtime.handles[0].signals
 
 
 def test_figures_that_find_no_room_do_not_cost_the_result(tmp_path, monkeypatch):

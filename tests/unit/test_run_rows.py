@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 
 from monitor.metrics.sampling import Row
+from monitor.run.attempts import Attempt
 from monitor.run.recorder import Recorder
-from monitor.run.recovery import Attempt
 
 
 def recorded(rows: list[Row], **started: float) -> Recorder:
@@ -12,8 +12,8 @@ def recorded(rows: list[Row], **started: float) -> Recorder:
     recorder = Recorder.__new__(Recorder)
     ranks = [SimpleNamespace(started=SimpleNamespace(time=time) if time else None) for time in started.values()]
     recorder.recovery = SimpleNamespace(attempts=[Attempt(0, 99.0, ranks)])
-    recorder.place = SimpleNamespace(rows=lambda job, start, end, warn: rows)
-    recorder.job, recorder.names, recorder.warnings, recorder._heard = None, list(started), [], 129.0
+    recorder.runtime = SimpleNamespace(rows=lambda job, start, end, warn: rows)
+    recorder.job, recorder.node_names, recorder.warnings, recorder._last_event = None, list(started), [], 129.0
     return recorder
 
 

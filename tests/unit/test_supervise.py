@@ -8,9 +8,9 @@ from scripted import ScriptedRuntime, exited, failed, finished, no_waiting, read
 
 from monitor.errors import UserError
 from monitor.interrupt import Stop
-from monitor.run import supervise as supervise_module
+from monitor.run import casualties
 from monitor.run.supervise import Supervisor
-from monitor.runtime.base import Job, Said
+from monitor.runtime.base import Job, Output
 from trainer import events
 from trainer.spec import RunSpec
 
@@ -18,7 +18,7 @@ from trainer.spec import RunSpec
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     """Silence counts from half the deadline on, 2.5 s."""
-    monkeypatch.setattr(supervise_module, "LEAST_SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(casualties, "LEAST_SILENCE_SECONDS", 1.0)
     return no_waiting(monkeypatch)
 
 
@@ -34,9 +34,9 @@ def test_a_silent_rank_is_frozen_killed_and_named():
 def test_a_rank_that_freezes_as_it_starts_is_found_before_the_default_deadline_and_the_limit_is_the_one_named(
     script, monkeypatch
 ):
-    assert RunSpec().deadline_seconds > supervise_module.STARTUP_SILENCE_SECONDS + supervise_module.EVIDENCE_SECONDS
-    monkeypatch.setattr(supervise_module, "STARTUP_SILENCE_SECONDS", 2.7)
-    monkeypatch.setattr(supervise_module, "EVIDENCE_SECONDS", 0.2)
+    assert RunSpec().deadline_seconds > casualties.STARTUP_SILENCE_SECONDS + casualties.EVIDENCE_SECONDS
+    monkeypatch.setattr(casualties, "STARTUP_SILENCE_SECONDS", 2.7)
+    monkeypatch.setattr(casualties, "EVIDENCE_SECONDS", 0.2)
     _, failure, _ = supervise([script], holding=(0,))
     assert (failure.kind, failure.rank) == ("frozen", 0)
     assert failure.message == "rank 0 (trainer-0) is frozen: no sign of life for 2.7 s before its first step"
@@ -51,7 +51,7 @@ def test_a_rank_whose_launcher_is_frozen_is_named_as_such():
 def test_after_a_sleep_of_its_own_it_gives_every_rank_time_to_be_heard(monkeypatch, clock):
     """Ctrl-Z and fg: the ranks went on, and nobody listened."""
     handle = None
-    monkeypatch.setattr(supervise_module, "EVIDENCE_SECONDS", 0.0)
+    monkeypatch.setattr(casualties, "EVIDENCE_SECONDS", 0.0)
 
     def sleep(event):
         if isinstance(event, events.Step):
@@ -75,10 +75,10 @@ def test_after_a_sleep_of_its_own_it_gives_every_rank_time_to_be_heard(monkeypat
 def test_a_rank_that_is_heard_again_is_not_frozen(clock):
     runtime = ScriptedRuntime([[ready(0), step(0)]], holding=(0,))
     supervisor = Supervisor(runtime, Job("r", RunSpec(nodes=1, batch=4), "key", Path()), lambda event: None)
-    supervisor._silence = 0.5
+    supervisor._casualties._silence = 0.5
 
     def revive():
-        found.append(supervisor.ranks[0].frozen)
+        found.append(supervisor.ranks[0].silence)
         runtime.handles[0].say(events.Alive(rank=0))
 
     def finish():
@@ -174,7 +174,7 @@ def test_interruption_asks_before_it_kills():
             handle, rank = super().start(job, seat, said), seat.rank
             handle.signal = lambda name, say=handle.signal: (
                 say(name),
-                name == "TERM" and said.put(Said(rank, "stdout", None)),
+                name == "TERM" and said.put(Output(rank, "stdout", None)),
             )
             return handle
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
+from scripted import runtime_of
 
 from monitor import console
 from monitor.errors import Busy, RunFailed, UserError
@@ -15,7 +16,7 @@ from monitor.experiments import carry_out, publishing, sweep, sweep_command
 from monitor.interrupt import SIGNALS
 from monitor.results import store, text
 from monitor.results.result import SCHEMA
-from monitor.run import request
+from monitor.run import launch
 from monitor.runtime import choice
 from trainer.spec import RunSpec, SpecError
 
@@ -28,15 +29,15 @@ class Runs:
     def __init__(self):
         self.asked, self.fails, self.count = [], {}, 0
 
-    def __call__(self, words, say, began, stop):
-        folder = words.pop("RUNS_DIR")
+    def __call__(self, request, say, began, stop):
+        folder, words = request.runs, {"RUNTIME": request.place.runtime, **request.spec, **request.conditions}
         self.asked.append(words)
         self.count += 1
         failure = next((what for word, what in self.fails.items() if word in map("=".join, words.items())), None)
         if isinstance(failure, BaseException):
             raise failure
         stop.asked = failure == "interrupted"
-        spec = RunSpec.from_settings({n: v for n, v in words.items() if n not in request.NOT_IN_SPEC})
+        spec = RunSpec.from_settings(request.spec)
         name = f"run-{self.count}"
         result = {
             **{"schema": SCHEMA, "id": name, "runtime": "local", "spec": asdict(spec), "evaluations": []},
@@ -71,12 +72,12 @@ class Runs:
 def runs(monkeypatch, tmp_path):
     made = Runs()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(request, "run", made)
+    monkeypatch.setattr(launch, "run", made)
     monkeypatch.setattr(publishing, "publish", lambda *_: None)  # pages have tests of their own
     listen = carry_out.Stop.listen
     monkeypatch.setattr(carry_out.Stop, "listen", lambda stop: stop)
     made.listens = lambda: monkeypatch.setattr(carry_out.Stop, "listen", listen)
-    monkeypatch.setattr(choice, "choose", lambda words: SimpleNamespace(name="local", default_nodes=4))
+    monkeypatch.setattr(choice, "choose", lambda words: runtime_of("local"))
     return made
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from scripted import ScriptedRuntime, exited, failed, finished, no_waiting, ready, step, supervise
 
-from monitor.run.supervise import BLAME_SECONDS, EVIDENCE_SECONDS, Supervisor
+from monitor.run.casualties import BLAME_SECONDS, EVIDENCE_SECONDS
+from monitor.run.supervise import Supervisor
 from monitor.runtime.base import Job
 from trainer import events
 from trainer.spec import RunSpec
