@@ -16,7 +16,7 @@ from monitor.errors import UserError
 from monitor.interrupt import Stop
 from monitor.run import launch
 from monitor.run.plan import make_plan
-from monitor.run.request import NOT_IN_SPEC, SETTINGS, DataRequest, Request, with_nodes
+from monitor.run.request import NOT_IN_SPEC, SETTINGS, SPEC_SETTINGS, DataRequest, Request, with_nodes
 from monitor.runtime import choice
 from monitor.runtime.choice import Place
 from trainer.registry import SYNCS
