@@ -9,7 +9,19 @@ from pathlib import Path
 
 import pytest
 
-MAKEFILE = Path(__file__).parents[2] / "Makefile"
+ROOT = Path(__file__).parents[2]
+LINTERS = ["ruff", "lint-imports", "shellcheck", "hadolint", "zizmor", "basedpyright"]
+INPUTS = {
+    "images/trainer": [
+        "install-torch.sh",
+        "requirements.txt",
+        "torch.txt",
+        "torch-deps.txt",
+        "torch-pypi.txt",
+        "uv.txt",
+    ],
+    "requirements": ["build.txt", "dev.txt", "monitor.txt", "tensorboard.txt", "lock.py"],
+}
 # Stands for every program of the environment: says what it was called with.
 PROGRAM = f"""#!{sys.executable} -IS
 import json, os, sys
@@ -18,6 +30,7 @@ with open("calls", "a") as file:
     file.write("\\n")
 if "where" in sys.argv:
     print("local")
+sys.exit(os.environ.get("FAILS") == os.path.basename(sys.argv[0]))
 """
 EVIL = [
     "x; touch canary",
@@ -36,21 +49,24 @@ EVIL = [
 NAMES = ["SYNC", "RUN", "TENSORBOARD", "RUNS_DIR", "PORT", "WHEEL_INDEX", "PYTHON", "PYTEST_ARGS", "CA_BUNDLE", "VENV"]
 TARGETS = (
     "run test cluster-up cluster-down cluster-status show tensorboard images data runs doctor clean logs torch lint "
-    "dashboards-check export serve serve-stop"
+    "lock dashboards-check export serve serve-stop"
 )
 
 
 @pytest.fixture
 def folder(tmp_path):
-    shutil.copy(MAKEFILE, tmp_path)
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/lint", tmp_path / ".ci")
     (tmp_path / "pyproject.toml").touch()
     (tmp_path / ".venv/bin").mkdir(parents=True)
-    for name in ("syncbed", "python", "uv", "pip", "ruff", "tensorboard"):
+    for name in ("syncbed", "python", "uv", "pip", "tensorboard", *LINTERS):
         (tmp_path / ".venv/bin" / name).write_text(PROGRAM)
         (tmp_path / ".venv/bin" / name).chmod(0o755)
-    (tmp_path / "images/trainer").mkdir(parents=True)
-    for name in ("torch.txt", "requirements.txt", "install-torch.sh"):
-        (tmp_path / "images/trainer" / name).touch()
+    for inputs, names in INPUTS.items():
+        (tmp_path / inputs).mkdir(parents=True)
+        for name in names:
+            (tmp_path / inputs / name).touch()
     return tmp_path
 
 
@@ -145,3 +161,27 @@ def test_a_wheel_index_that_is_no_url_is_said_before_anything_is_installed(folde
 def test_a_python_that_is_not_there_is_said(folder):
     _, done = make(folder, "runs", "PYTHON=no such python", ready=[])
     assert done.stderr.startswith("syncbed: PYTHON=no such python: no such program")
+
+
+def test_lint_runs_every_linter_and_stops_at_the_first_that_fails(folder, monkeypatch):
+    calls, done = make(folder, "lint")
+    assert list(dict.fromkeys(program for program, _, _ in calls)) == LINTERS
+    assert (done.stdout.count("\n"), done.returncode) == (7, 0), done.stderr
+    monkeypatch.setenv("FAILS", "shellcheck")
+    calls, done = make(folder, "lint")
+    assert (calls[-1][0], done.returncode) == ("shellcheck", 2)
+    assert done.stdout.split()[-2:] == ["shell", "failed"]
+
+
+def test_only_what_changed_is_installed_again_and_by_its_hashes(folder):
+    calls, done = make(folder, "test", ready=[])
+    files = [arguments[arguments.index("-r") + 1] for program, arguments, _ in calls if "-r" in arguments]
+    assert files == ["requirements/monitor.txt", "requirements/dev.txt", "images/trainer/requirements.txt"]
+    for program, arguments, _ in calls:
+        if program in ("uv", "pip"):
+            assert "--require-hashes" in arguments or "--build-constraints" in arguments
+    os.utime(folder / "requirements/dev.txt", (2**31, 2**31))
+    calls, done = make(folder, "test", ready=[])
+    assert [arguments[-1] for program, arguments, _ in calls if program == "uv"] == ["requirements/dev.txt"], (
+        done.stderr
+    )
