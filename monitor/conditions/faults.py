@@ -182,19 +182,3 @@ def _overlap(one: Fault, other: Fault) -> bool:
 
 def _number(value: float) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".")
-
-
-def sentence(told: dict) -> str:
-    """One fault of a result in words: what, when, and how it went."""
-    if told["began_seconds"] is None:
-        return f"{told['fault']}: the run ended before it was due"
-    lasted = told["ended_seconds"] is not None and not told["fault"].startswith(AT_ONCE)
-    began = f"{told['began_seconds']:.1f} s"
-    when = f"from {began} to {told['ended_seconds']:.1f} s" if lasted else f"at {began}"
-    failed = f": {told['error']}" if told["error"] else ""
-    return f"{told['fault']}: {when}, after step {told['step']}{failed}"
-
-
-def text(told: Iterable[dict]) -> str:
-    """The faults of a result, as FAULT= takes them; empty for none."""
-    return "; ".join(one["fault"] for one in told)

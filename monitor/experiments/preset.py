@@ -15,9 +15,10 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 from monitor import toml
 from monitor.conditions.conditions import Unavailable
 from monitor.errors import UserError
-from monitor.experiments import claims, figures
+from monitor.experiments import figures
 from monitor.experiments.cells import Cell, product, values
 from monitor.experiments.claims import Claim, Strict
+from monitor.results.problem import first_problem
 
 OURS = Path(__file__).parent / "presets"
 Words = dict[str, str]
@@ -151,7 +152,7 @@ def read(name: str, scale: str) -> Preset:
     try:
         file = File.model_validate(text)
     except ValidationError as error:
-        raise UserError(f"preset {path.stem}: {claims.told(error)}") from None
+        raise UserError(f"preset {path.stem}: {first_problem(error)}") from None
     if scale not in file.scale:
         raise UserError(f"SCALE={scale}: one of: {', '.join(file.scale)}")
     try:

@@ -32,6 +32,9 @@ SETTINGS = sweep_command.SETTINGS | {
 }
 
 
+NOT_THE_PRESETS = ("REPEATS", "PROJECT", "RUNTIME", "DATA_CACHE")  # words that change nothing of what a preset says
+
+
 @dataclass(frozen=True)
 class Reproduced:
     """A preset and what came of its runs. `groups`: by the name that claims use."""
@@ -73,9 +76,9 @@ def tell(made: Reproduced, say, as_json: bool) -> None:
         )
     else:
         publishing.show(groups, say)
-        for found in made.verdicts:
-            say.print(f"{found.verdict}: {found.claim}", style="bold", highlight=False)
-            say.print(f"  {'; '.join(filter(None, (found.figures, found.reason)))}", highlight=False)
+        for verdict in made.verdicts:
+            say.print(f"{verdict.verdict}: {verdict.claim}", style="bold", highlight=False)
+            say.print(f"  {'; '.join(filter(None, (verdict.figures, verdict.reason)))}", highlight=False)
     publishing.publish(made.sweep, reproduced_page(made), say)
 
 
@@ -89,29 +92,39 @@ def plan(wanted: Preset, folder: Path, asked: dict[str, str], words: dict[str, s
     cells, left_out = wanted.cells(place, more)
     if not cells:
         raise UserError(f"REPORT={wanted.name}: nothing of it can be run here: {'; '.join(left_out)}")
+    _check_size(wanted, cells, place, more)
+    notes = [f"SCALE={wanted.scale}: {wanted.note}"]
+    if changes := " ".join(f"{name}={value}" for name, value in more.items() if name not in NOT_THE_PRESETS):
+        notes.append(
+            f"{changes} in place of the preset's own: what it says of sizes and published figures does not hold"
+        )
+    notes += [f"left out: {line}" for line in left_out]
+    folders = [Path(part).expanduser() for part in words.get("DATA_DIR", "").split(":") if part]
+    cache = Path(more.get("DATA_CACHE", catalogue.CACHE))
+    sources: dict[tuple, dict[str, str]] = {}
+    placed = []
+    for cell in cells:
+        spec = RunSpec.from_settings({n: v for n, v in cell.words.items() if n not in request.NOT_IN_SPEC})
+        key = spec.data, spec.shape, spec.seed
+        if key not in sources:
+            sources[key] = available(*key, folders, cache, say)
+            if (name := sources[key]["DATA"]) != spec.data:
+                notes.append(
+                    f"{spec.data} could not be had: {name} images are used instead; DATA_DIR= names its folder"
+                )
+        placed.append(Cell(cell.words | sources[key], cell.repeats, cell.group))
+    return Sweep(folder, asked, placed, notes)
+
+
+def _check_size(wanted: Preset, cells: list[Cell], place, words: dict[str, str]) -> None:
+    """Raise UserError when the cluster has too few nodes."""
     largest = max(int(cell.words.get("NODES", 1)) for cell in cells)
     if place.name == "docker" and largest > place.default_nodes:
-        larger = f"make cluster-up NODES={largest}{naming.words(more.get('PROJECT', naming.DEFAULT_PROJECT))}"
+        larger = f"make cluster-up NODES={largest}{naming.words(words.get('PROJECT', naming.DEFAULT_PROJECT))}"
         raise UserError(
             f"REPORT={wanted.name}: it needs NODES={largest}, the cluster has {place.default_nodes}; "
             f"`{larger}` or RUNTIME=local would do"
         )
-    folders = [Path(part).expanduser() for part in words.get("DATA_DIR", "").split(":") if part]
-    cache = Path(more.get("DATA_CACHE", catalogue.CACHE))
-    changed = " ".join(f"{n}={v}" for n, v in more.items() if n not in ("REPEATS", "PROJECT", "RUNTIME", "DATA_CACHE"))
-    own = [f"{changed} in place of the preset's own: what it says of sizes and published figures does not hold"]
-    own = own if changed else []
-    found: dict[tuple, dict[str, str]] = {}
-    placed, notes = [], [f"SCALE={wanted.scale}: {wanted.note}", *own, *(f"left out: {line}" for line in left_out)]
-    for cell in cells:
-        spec = RunSpec.from_settings({n: v for n, v in cell.words.items() if n not in request.NOT_IN_SPEC})
-        key = spec.data, spec.shape, spec.seed
-        if key not in found:
-            found[key] = available(*key, folders, cache, say)
-            if (got := found[key]["DATA"]) != spec.data:
-                notes.append(f"{spec.data} could not be had: {got} images are used instead; DATA_DIR= names its folder")
-        placed.append(Cell(cell.words | found[key], cell.repeats, cell.group))
-    return Sweep(folder, asked, placed, notes)
 
 
 def available(name: str, shape, seed: int, folders: list[Path], cache: Path, say) -> dict[str, str]:

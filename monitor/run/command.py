@@ -10,7 +10,6 @@ from monitor.clock import CLOCK
 from monitor.errors import BAD_INPUT, FAILED, UserError
 from monitor.interrupt import Stop
 from monitor.results import show
-from monitor.results.result import FINISHED
 from monitor.run.request import run
 
 
@@ -26,15 +25,15 @@ def command(settings: dict[str, str], args) -> int:
     result = run({name: value for name, value in settings.items() if name != "PAGES"}, say, began, stop)
     stop.done()
     if args.json:
-        print(json.dumps(result, indent=1))
+        print(json.dumps(result.document(), indent=1))
     else:
         show.show(result, say, warnings=False)  # which were told as they came
-    say.print(f"result: {runs / result['id'] / 'result.json'}", highlight=False)
+    say.print(f"result: {runs / result.id / 'result.json'}", highlight=False)
     if pages == "1":
-        write_pages(runs / result["id"], say)
-    if result["status"] == FINISHED:
+        write_pages(runs / result.id, say)
+    if result.error is None:
         return 0
-    return BAD_INPUT if result["error"]["kind"] == "input" else FAILED
+    return BAD_INPUT if result.error.kind == "input" else FAILED
 
 
 def write_pages(folder: Path, say: Console) -> None:

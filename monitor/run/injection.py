@@ -14,6 +14,7 @@ from queue import Empty, SimpleQueue
 from monitor.clock import CLOCK
 from monitor.conditions.faults import OF_RANKS, Fault, at_one_place
 from monitor.errors import UserError
+from monitor.results.result import FaultRecord
 from monitor.run.verdict import RankState
 from monitor.runtime.base import Runtime
 from trainer import events
@@ -34,15 +35,15 @@ class Record:
     due: float | None = None
     error: str | None = None
 
-    def told(self, zero: float = 0.0) -> dict:
+    def told(self, zero: float = 0.0) -> FaultRecord:
         """For results. `zero`: Unix seconds at which the first step began, from which its times count there."""
-        return {
-            "fault": str(self.fault),
-            "step": self.step,
-            "began_seconds": None if self.began is None else self.began - zero,
-            "ended_seconds": None if self.ended is None else self.ended - zero,
-            "error": self.error,
-        }
+        return FaultRecord(
+            fault=str(self.fault),
+            step=self.step,
+            began_seconds=None if self.began is None else self.began - zero,
+            ended_seconds=None if self.ended is None else self.ended - zero,
+            error=self.error,
+        )
 
 
 class Injector:
@@ -98,7 +99,7 @@ class Injector:
                 text = f"FAULT={record.fault}: the run ended before it was due"
                 self.on_event(events.Warning(rank=0, message=text))
 
-    def told(self) -> list[dict]:
+    def told(self) -> list[FaultRecord]:
         """For results: of each fault when it began and ended, in seconds from the beginning of the first step."""
         return [record.told(self._unix_zero) for record in self.records]
 

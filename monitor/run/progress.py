@@ -1,14 +1,13 @@
 """What a person sees while a run goes on: a live table on a terminal, plain lines elsewhere."""
 
 import time
-from dataclasses import asdict
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from monitor.conditions.faults import AT_ONCE
-from monitor.results.attempts import sentence
+from monitor.results import sentences
 from monitor.results.scores import joined_loss
 from monitor.results.text import number, share
 from trainer import events
@@ -78,7 +77,7 @@ class Progress:
             case events.Restart():
                 self._steps, self._told, self._first = {}, {}, None
                 self._state = ["starting"] * len(self._names)
-                told = f"restart {event.attempt}: {sentence(asdict(event))}"
+                told = f"restart {event.attempt}: {sentences.of_restart(event)}"
                 self._console.print(told, style="yellow", markup=False, highlight=False)
             case events.Finished():
                 self._state[event.rank] = "finished"

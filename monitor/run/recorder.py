@@ -20,6 +20,7 @@ from monitor.errors import Busy, RunFailed, UserError
 from monitor.interrupt import Stop
 from monitor.metrics.sampling import Row, missing, write_csv
 from monitor.results import store
+from monitor.results.result import CheckpointEntry, DataInfo, Result, ResumedFrom
 from monitor.run import outcome, resume
 from monitor.run.folder import make_folder, point
 from monitor.run.injection import Record
@@ -54,13 +55,20 @@ class Recorder:
         self.folder = make_folder(runs, spec)
         self.job = Job(self.folder.name, spec, prepared.key, self.folder)
         self.names = [place.node_name(seat.node) for seat in self.job.seats]
-        about, before = {"label": prepared.label, "key": prepared.key}, None
+        resumed_from = None
         if source:
-            before = {"run": source.run_id, "step": source.step}
+            resumed_from = ResumedFrom(run=source.run_id, step=source.step)
             say.print(f"going on from step {source.step} of run {source.run_id}", highlight=False)
-        conditions = {"limits": place.limits, "links": place.links}
-        conditions["faults"] = [Record(fault).told() for fault in place.faults]
-        self.result = outcome.begin(self.job.run_id, place.name, spec, about, conditions, before)
+        self.result = outcome.begin(
+            self.job.run_id,
+            place.name,
+            spec,
+            DataInfo(label=prepared.label, key=prepared.key),
+            limits=place.limits,
+            links=place.links,
+            faults=[Record(fault).told() for fault in place.faults],
+            resumed_from=resumed_from,
+        )
         self._begin(len(prepared.manifest["classes"]))
         self.evaluated: events.Evaluated | None = None
         self.warnings: list[str] = []
@@ -82,7 +90,7 @@ class Recorder:
             why = error.strerror or error
             raise RunFailed(f"{self.folder} cannot be written: {why}; nothing was started") from None
 
-    def follow(self) -> dict:
+    def follow(self) -> Result:
         """Run, then write what came of it, however it ended. Raises Busy when another run holds the nodes."""
         failure = None
         try:
@@ -179,12 +187,12 @@ class Recorder:
         except (UserError, OSError) as error:
             self.warnings.append(f"the nodes could not be tidied: {error}")
 
-    def _finish(self, failure: Failure | None, rows: list[Row]) -> dict:
+    def _finish(self, failure: Failure | None, rows: list[Row]) -> Result:
         if not (self.folder / "spec.json").exists():
             shutil.rmtree(self.folder, ignore_errors=True)  # a rank may have made it again
             raise RunFailed(f"{self.folder} {REMOVED}: there is no result")
         self._point_latest()
-        kept = {}  # by step: one may have been done again
+        checkpoints = {}  # by step: one may have been done again
         for event, future in self.checkpoints:
             error = future.exception()
             if isinstance(error, OSError):
@@ -192,28 +200,31 @@ class Recorder:
             elif error:
                 self.warnings.append(f"the checkpoint of step {event.step} could not be fetched: {error}")
             else:
-                about = {"step": event.step, "path": future.result(), "bytes": event.bytes, "seconds": event.seconds}
-                kept[event.step] = about
+                checkpoints[event.step] = CheckpointEntry(
+                    step=event.step, path=future.result(), bytes=event.bytes, seconds=event.seconds
+                )
         try:
             write_csv(self.folder / "metrics.csv", rows)
         except OSError as error:
             (self.folder / "metrics.csv.part").unlink(missing_ok=True)
             failure = failure or self._disk("/metrics.csv", error)
-        result = outcome.complete(
-            self.result | {"links": self.place.links, "faults": self.recovery.injector.told()},
+        record = outcome.RunRecord(
+            node_names=self.names,
+            roles=[seat.role for seat in self.job.seats],
             ranks=self.recovery.ranks,
             first=self.recovery.first,
             restarts=self.recovery.restarts(),
-            node_names=self.names,
-            roles=[seat.role for seat in self.job.seats],
+            links=self.place.links,
+            faults=self.recovery.injector.told(),
             failure=failure,
             evaluated=self.evaluated,
-            checkpoints=[kept[step] for step in sorted(kept)],
+            checkpoints=[checkpoints[step] for step in sorted(checkpoints)],
             warnings=self.warnings,
             rows=rows,
             began=self.began,
             ended=CLOCK.now(),
         )
+        result = outcome.complete(self.result, record)
         try:
             store.save(result, self.folder)
         except OSError as error:

@@ -13,6 +13,7 @@ from pathlib import Path
 from monitor.clock import CLOCK
 from monitor.errors import RunFailed, UserError
 from monitor.interrupt import Stop
+from monitor.results.result import Restart
 from monitor.run.injection import Injector
 from monitor.run.supervise import Supervisor
 from monitor.run.verdict import Failure, RankState
@@ -166,7 +167,7 @@ class Recovery:
         """The attempt that came as far as a step, or the last."""
         return next((attempt for attempt in self.attempts if attempt.first_step is not None), self.attempts[-1])
 
-    def restarts(self) -> list[dict]:
+    def restarts(self) -> list[Restart]:
         """What result.json says of each."""
         told, bases = [], [attempt.base for attempt in self.attempts]
         for n, (restart, following) in enumerate(zip(self.told, self.attempts[1:], strict=False), 1):
@@ -175,14 +176,17 @@ class Recovery:
             redone = [step for step in before if step.step > restart.from_step]  # an earlier attempt's as well
             begun = following.first_step
             told.append(
-                {
-                    **{"attempt": restart.attempt, "kind": restart.kind, "message": restart.message},
-                    **{"from_step": restart.from_step, "lost_steps": restart.lost_steps},
-                    "lost_samples": sum(step.samples for step in redone),
-                    "lost_sent_bytes": sum(step.sent_bytes for step in redone),
-                    "lost_seconds": restart.lost_seconds,
-                    "startup_seconds": None if begun is None else begun - following.began,
-                }
+                Restart(
+                    attempt=restart.attempt,
+                    kind=restart.kind,
+                    message=restart.message,
+                    from_step=restart.from_step,
+                    lost_steps=restart.lost_steps,
+                    lost_samples=sum(step.samples for step in redone),
+                    lost_sent_bytes=sum(step.sent_bytes for step in redone),
+                    lost_seconds=restart.lost_seconds,
+                    startup_seconds=None if begun is None else begun - following.began,
+                )
             )
         return told
 

@@ -11,6 +11,7 @@ from monitor.data import catalogue
 from monitor.data.command import SETTINGS as DATA_SETTINGS
 from monitor.errors import refuse_unknown
 from monitor.interrupt import Stop
+from monitor.results.result import Result
 from monitor.run import recovery, resume
 from monitor.run.recorder import Recorder
 from monitor.runtime import choice
@@ -32,7 +33,7 @@ NOT_IN_SPEC = {
 SETTINGS = RunSpec.settings_help() | NOT_IN_SPEC
 
 
-def run(settings: dict[str, str], say: Console, began: float, stop: Stop) -> dict:
+def run(settings: dict[str, str], say: Console, began: float, stop: Stop) -> Result:
     """Train once and return the result, which is in its folder by then. Raises UserError, RunFailed or SpecError."""
     refuse_unknown(settings, SETTINGS)
     runs = Path(settings.pop("RUNS_DIR", "runs"))

@@ -32,7 +32,7 @@ class Source:
     folder: Path
     step: int
     spec: RunSpec
-    data_key: str | None
+    data_key: str
     data_label: str
 
     def spec_of(self, settings: dict[str, str]) -> RunSpec:
@@ -97,8 +97,8 @@ def find(wanted: str, runs: Path) -> Source:
         raise UserError(f"RESUME={wanted}: {error}{earlier}") from None
     except SpecError as error:
         raise UserError(f"RESUME={wanted}: its spec is of another version of syncbed: {error}") from None
-    about = store.load(run.name, run.parent).get("data", {})
-    return Source(run.name, found[-1], said.step, spec, about.get("key"), about.get("label", "unknown data"))
+    data = store.load(run.name, run.parent).data
+    return Source(run.name, found[-1], said.step, spec, data.key, data.label)
 
 
 def _one_that_has(runs: Path) -> str:
