@@ -31,7 +31,7 @@ def publish(name: str, figures: dict, spec: dict, show: bool = True) -> None:
         "command": "python " + " ".join(re.sub("^(DATA_DIR|DATA_CACHE)=.*", r"\1=...", word) for word in sys.argv),
         "figures": figures,
         "spec": spec,
-        "machine": host(),
+        "machine": host().model_dump(),
         "versions": {"python": sys.version.split()[0], **versions},
     }
     text = json.dumps(record, indent=1)

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from monitor.metrics.sampling import Row, write_csv
-from monitor.results import scores, store
+from monitor.results import scores
 from monitor.results.result import SCHEMA
 from trainer import events
 from trainer.events import PHASES
@@ -37,7 +37,7 @@ def write_run(folder: Path, nodes: int = 2, steps: int = 4, **changes) -> Path:
         lines.append(events.to_line(_at(end, ZERO + 0.6 * steps)))
     (folder / "events.jsonl").write_text("\n".join(lines) + "\n")
     write_csv(folder / "metrics.csv", rows(nodes))
-    store.save(result(folder.name, spec, nodes, steps) | changes, folder)
+    write_document(folder, document(folder.name, spec, nodes, steps) | changes)
     return folder
 
 
@@ -60,20 +60,47 @@ def rows(nodes: int) -> list[Row]:
     ]
 
 
-def result(run_id: str, spec: RunSpec, nodes: int, steps: int) -> dict:
+def write_document(folder: Path, document: dict) -> None:
+    """Write result.json of a run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "result.json").write_text(json.dumps(document))
+
+
+def begun(run_id: str, status: str = "running", **changes) -> dict:
+    """What result.json says of a run of which nothing is known but how it began. `changes` to it."""
+    spec = json.loads(RunSpec().to_json())
+    return {
+        **{"schema": SCHEMA, "id": run_id, "status": status, "error": None, "runtime": "docker", "spec": spec},
+        **{"limits": [], "links": [], "faults": [], "resumed_from": None, "data": {"label": "made up", "key": "k"}},
+        **{"host": {"system": "Linux", "cpu": "a & b", "cores": 2, "memory_bytes": 2**33}},
+        **changes,
+    }
+
+
+def ended(run_id: str, **changes) -> dict:
+    """What result.json says of a finished run without a rank. `changes` to it."""
+    scores = {"train_loss": None, "test_loss": None, "test_accuracy": None}
+    return begun(run_id, "finished") | {"steps": 1, "ranks": [], "seconds": {}} | scores | changes
+
+
+def document(run_id: str, spec: RunSpec, nodes: int, steps: int) -> dict:
     """What result.json says of such a run."""
     matrix = [[2, 1], [0, 3]]
-    return {
-        **{"schema": SCHEMA, "id": run_id, "status": "finished", "error": None, "runtime": "docker"},
+    return begun(run_id, "finished") | {
         **{"spec": asdict(spec), "data": {"key": "k", "label": "made <b>up</b>", "train_samples": 100}},
-        **{"host": {"system": "Linux", "cpu": "a & b", "cores": 2, "memory_bytes": 2**33}, "versions": {"torch": "2"}},
+        "versions": {"torch": "2"},
         **{"parameters": 29186, "gradient_bytes": 116744, "steps": steps, "train_loss": 1.5, "test_loss": 1.25},
         **{"test_accuracy": 5 / 6, "test_samples_counted": 6, "classes": ["<script>", "b"], "confusion_matrix": matrix},
-        **{"per_class": scores.per_class(matrix, ["<script>", "b"]), "warnings": [], "lost_workers": []},
+        **{"per_class": per_class(matrix, ["<script>", "b"]), "warnings": [], "lost_workers": []},
         **{"distinct_samples": 48, "samples_seen": 48, "synchronisations": steps, "evaluations": [], "checkpoints": []},
         "seconds": {"startup": 2.0, "training": 0.6 * steps, "evaluation": 0.5, "total": 6.0},
         "ranks": [rank_result(rank, steps) for rank in range(nodes)],
     }
+
+
+def per_class(matrix: list, names: list[str]) -> list[dict]:
+    """The scores of each class as result.json has them."""
+    return [score.model_dump(by_alias=True) for score in scores.class_scores(matrix, names)]
 
 
 def rank_result(rank: int, steps: int) -> dict:

@@ -23,6 +23,7 @@ class Strategy:
     servers: bool = False  # parameter servers take part beside the workers
     survives_lost_workers: bool = False  # goes on when a worker other than rank 0 is lost after its first step
     exact: bool = True  # equals SGD on the joined batch to float tolerance; the algebra tests then run on it
+    batch_per_worker: bool = False  # workers do not share a batch: the batch of each decides what a step is worth
     settings: tuple[str, ...] = ()  # fields of the spec that this strategy takes and not all do
 
     @property
@@ -102,6 +103,7 @@ SYNCS = {
         "trainer.sync.psgd:Psgd",
         "each worker alone on its part of the data, weights averaged once at the end",
         exact=False,
+        batch_per_worker=True,
         settings=("transport",),
     ),
     "hogwild": Strategy(
@@ -110,6 +112,7 @@ SYNCS = {
         repeatable=False,
         shared_memory=True,
         exact=False,
+        batch_per_worker=True,
     ),
     "ps_sync": Strategy(
         "trainer.sync.ps_sync:PsSync",

@@ -192,19 +192,3 @@ def _overlap(one: Fault, other: Fault) -> bool:
 
 def _number(value: float) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".")
-
-
-def sentence(record: dict) -> str:
-    """One fault of a result in words: what, when, and how it went."""
-    if record["began_seconds"] is None:
-        return f"{record['fault']}: the run ended before it was due"
-    lasted = record["ended_seconds"] is not None and not record["fault"].startswith(AT_ONCE)
-    begin = f"{record['began_seconds']:.1f} s"
-    when = f"from {begin} to {record['ended_seconds']:.1f} s" if lasted else f"at {begin}"
-    failure = f": {record['error']}" if record["error"] else ""
-    return f"{record['fault']}: {when}, after step {record['step']}{failure}"
-
-
-def text(records: Iterable[dict]) -> str:
-    """The faults of a result, as FAULT= takes them; empty for none."""
-    return "; ".join(record["fault"] for record in records)

@@ -38,13 +38,13 @@ def command(settings: dict[str, str], args) -> int:
     refuse_unknown(settings, SETTINGS)
     runs = Path(settings.get("RUNS_DIR", "runs"))
     result = store.load(args.run, runs)
-    run = result["id"]
-    runtime = capabilities.of(result["runtime"])
+    run = result.id
+    runtime = capabilities.of(result.runtime)
     if not runtime.has_prometheus:
         raise UserError(
             f"RUN={run}: it ran as {runtime.nodes}, which no Prometheus watches; metrics.csv has each second of it"
         )
-    if result["status"] == RUNNING:
+    if result.status == RUNNING:
         raise UserError(f"RUN={run}: it is running; its series are whole once it has ended")
     start, end = span(runs / run)
     name = naming.project(settings)

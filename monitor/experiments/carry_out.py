@@ -39,13 +39,13 @@ def carry_out(sweep: Sweep, say: Console) -> int:
                 continue
             say.print(_heading(sweep, place, total, cell, repeat), highlight=False)
             stop = Stop().listen()
-            tried = _try(sweep, cell, repeat, say, stop)
-            if tried:
-                failed += tried.error is not None
-                sweep.tries.append(tried)
+            attempt = _try(sweep, cell, repeat, say, stop)
+            if attempt:
+                failed += attempt.error is not None
+                sweep.tries.append(attempt)
                 sweep.save()
-                if tried.run and sweep.asked.get("KEEP") != "1":
-                    shutil.rmtree(sweep.folder / tried.run / FOLDER, ignore_errors=True)
+                if attempt.run and sweep.asked.get("KEEP") != "1":
+                    shutil.rmtree(sweep.folder / attempt.run / FOLDER, ignore_errors=True)
             if stop.asked:
                 say.print("stopped; the same command goes on from here", highlight=False)
                 return FAILED
@@ -71,17 +71,17 @@ def _try(sweep: Sweep, cell: int, repeat: int, say: Console, stop: Stop) -> Try 
     except (UserError, SpecError) as error:
         say.print(f"failed: {error}", style="red", highlight=False)
         return Try(cell, repeat, None, CLOCK.now() - began, str(error))
-    if result["error"] and result["error"]["kind"] == "interrupted":
+    if result.error and result.error.kind == "interrupted":
         return None
-    error = result["error"]["message"] if result["error"] else None
+    error = result.error.message if result.error else None
     if error:
         say.print(f"failed: {error}", style="red", highlight=False)
     else:
-        steps = [rank["step_seconds"]["mean"] for rank in result["ranks"]]
+        seconds = text.mean(rank.step_seconds.mean for rank in result.ranks)
         say.print(
-            f"finished  {text.number(text.mean(steps), 3)} s/step  "
-            f"test accuracy {text.share(result['test_accuracy'])}  {result['id']}",
+            f"finished  {text.number(seconds, 3)} s/step  "
+            f"test accuracy {text.share(result.test_accuracy)}  {result.id}",
             markup=False,
             highlight=False,
         )
-    return Try(cell, repeat, result["id"], CLOCK.now() - began, error)
+    return Try(cell, repeat, result.id, CLOCK.now() - began, error)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Literal, Union
 
-from pydantic import BaseModel, Field, NonNegativeFloat, PositiveFloat, ValidationError, create_model
+from pydantic import BaseModel, Field, NonNegativeFloat, PositiveFloat, create_model
 
 from monitor.errors import UserError
 from monitor.experiments import figures
 from monitor.experiments.grouping import Group
-from monitor.results import scores
+from monitor.results.result import Result
 from monitor.results.scores import joined_loss
 from monitor.statistics.estimate import Estimate, ratio
 
@@ -65,117 +65,127 @@ def _find(groups: dict[str, Group], name: str) -> Group:
     """The group of this label, or by "name | WORD=value" the only one of that name with these words among its own."""
     part, _, rest = name.partition("|")
     part, words = part.strip(), set(rest.split())
-    found = [g for label, g in groups.items() if label == part and not words]
-    if not found:
-        found = [
-            g
-            for label, g in groups.items()
-            if label.startswith(part + " ")
-            and words <= (own := set(label.removeprefix(part).split()))
-            and all("=" in w for w in own)
-        ]
-    if len(found) != 1:
-        raise KeyError(f"{len(found) or 'no'} runs are called {name!r}")
-    return found[0]
+    matches = [group for label, group in groups.items() if label == part and not words]
+    if not matches:
+        for label, group in groups.items():
+            more = set(label.removeprefix(part).split())
+            if label.startswith(part + " ") and words <= more and all("=" in word for word in more):
+                matches.append(group)
+    if len(matches) != 1:
+        raise KeyError(f"{len(matches) or 'no'} runs are called {name!r}")
+    return matches[0]
 
 
 def _finished(groups: dict[str, Group], name: str) -> Group:
-    found = _find(groups, name)
-    if not found.results:
+    group = _find(groups, name)
+    if not group.results:
         raise NotThere(f"no run of {name} finished")
-    return found
+    return group
 
 
 def same_loss(get, of: Several, tolerance: NonNegativeFloat = 0.01):
     """The same loss of the last step, to a relative tolerance, on data that each rank has its own part of."""
-    groups = [get(name) for name in of]
-    losses = [[r["train_loss"] for r in g.results] for g in groups]
-    if any(loss is None for own in losses for loss in own):
-        raise NotThere("a loss is not finite")
-    told = ", ".join(f"{name} {own[0]:.4f}" for name, own in zip(of, losses, strict=True))
-    for name, result in ((name, r) for name, g in zip(of, groups, strict=True) for r in g.results):
-        known = sharded(result)
-        if not known:
-            why = "saw the same samples" if known is False else "trained so long that each may have seen every sample"
-            return UNKNOWN, told, f"the ranks of {name} {why}"
-    every = [loss for own in losses for loss in own]
-    apart = (max(every) - min(every)) / (max(abs(loss) for loss in every) or 1)
-    seen = {r["distinct_samples"] for g in groups for r in g.results}
-    about = f"{min(seen):,} distinct training samples, each rank its own" if len(seen) == 1 else "sharded data"
+    groups = {name: get(name) for name in of}
+    losses: list[float] = []
+    samples: set[int | None] = set()
+    firsts = []
+    for name, group in groups.items():
+        values = group.each(lambda result: result.train_loss)
+        if len(values) < len(group.results):
+            raise NotThere("a loss is not finite")
+        losses += values
+        samples |= {result.distinct_samples for result in group.results}
+        firsts.append(f"{name} {values[0]:.4f}")
+    text = ", ".join(firsts)
+    for name, group in groups.items():
+        if reason := next(filter(None, map(_why_not_sharded, group.results)), None):
+            return UNKNOWN, text, f"the ranks of {name} {reason}"
+    apart = (max(losses) - min(losses)) / (max(abs(loss) for loss in losses) or 1)
+    count = samples.pop() if len(samples) == 1 else None
+    about = "sharded data" if count is None else f"{count:,} distinct training samples, each rank its own"
     verdict = HOLDS if apart <= tolerance else FAILS
-    return verdict, told, f"they differ by {100 * apart:.2g} % of the largest, {100 * tolerance:g} % would do; {about}"
+    return verdict, text, f"they differ by {100 * apart:.2g} % of the largest, {100 * tolerance:g} % would do; {about}"
 
 
-def sharded(result: dict) -> bool | None:
-    """Whether each rank had samples of its own. None where ranks that share theirs would have seen as many."""
-    train, batch = result["data"]["train_samples"], result["spec"]["batch"]
-    epoch, seen, distinct = train - train % batch, result["samples_seen"], result["distinct_samples"]
+def _why_not_sharded(result: Result) -> str | None:
+    """Why it cannot be told that each rank had samples of its own; None where it had."""
+    train, seen, distinct = result.data.train_samples, result.samples_seen, result.distinct_samples
+    if train is None or seen is None or distinct is None:
+        return "did not count their samples"
+    epoch, workers = train - train % result.spec.batch, len(result.workers)
     if distinct < min(seen, epoch):
-        return False
-    ranks = len(scores.workers(result))
-    return True if ranks == 1 or seen / ranks < epoch else None
+        return "saw the same samples"
+    if workers > 1 and seen / workers >= epoch:
+        return "trained so long that each may have seen every sample"
+    return None
 
 
 def faster(get, of: Several):
     """Shorter steps, in this order: the first is the fastest."""
-    told, verdicts = [], []
+    texts, verdicts = [], []
     for fast, slow in pairwise(of):
-        found = _ratio(get(slow), get(fast), figures.step_seconds)
-        told.append(f"{slow} takes {found.text(3)} times {fast}")
-        verdicts.append(HOLDS if found.above(1) else FAILS if found.below(1) else UNKNOWN)
+        times = _ratio(get(slow), get(fast), figures.step_seconds)
+        texts.append(f"{slow} takes {times.text(3)} times {fast}")
+        verdict = UNKNOWN
+        if times.above(1):
+            verdict = HOLDS
+        elif times.below(1):
+            verdict = FAILS
+        verdicts.append(verdict)
+    text = "; ".join(texts)
     if FAILS in verdicts:
-        return FAILS, "; ".join(told), f"{told[verdicts.index(FAILS)]}: the whole interval is below 1"
+        return FAILS, text, f"{texts[verdicts.index(FAILS)]}: the whole interval is below 1"
     if UNKNOWN in verdicts:
-        return UNKNOWN, "; ".join(told), _why_open(told[verdicts.index(UNKNOWN)], 1)
-    return HOLDS, "; ".join(told), "every interval is above 1"
+        return UNKNOWN, text, _why_open(texts[verdicts.index(UNKNOWN)], 1)
+    return HOLDS, text, "every interval is above 1"
 
 
 def speed_up(
     get, of: str, over: str, below: PositiveFloat, what: Rate = "step", published: PositiveFloat | None = None
 ):
     """Faster than one node, but by less than `below`, which perfect scaling would give."""
-    found = figures.speed_up(get(of), get(over), what)
-    if found is None:
+    estimate = figures.speed_up(get(of), get(over), what)
+    if estimate is None:
         raise NotThere("the runs have too few steps")
     beside = f" (published: {published:g})" if published else ""
-    told = f"speed-up {found.text(2)}{beside}"
-    if found.above(1) and found.below(below):
-        return HOLDS, told, f"the whole interval is above 1 and below {below:g}"
-    if found.below(1):
-        return FAILS, told, "here it is slower than one node"
-    if found.above(below):
-        return FAILS, told, f"the whole interval is above {below:g}"
-    return UNKNOWN, told, _why_open(told, 1 if found.low is None or found.low <= 1 else below)
+    text = f"speed-up {estimate.text(2)}{beside}"
+    if estimate.above(1) and estimate.below(below):
+        return HOLDS, text, f"the whole interval is above 1 and below {below:g}"
+    if estimate.below(1):
+        return FAILS, text, "here it is slower than one node"
+    if estimate.above(below):
+        return FAILS, text, f"the whole interval is above {below:g}"
+    return UNKNOWN, text, _why_open(text, 1 if estimate.low is None or estimate.low <= 1 else below)
 
 
 def apart_without(get, alone: str, without: str, with_it: str, tolerance: NonNegativeFloat = 1e-3):
     """The loss of step 1, before any update, is that of one node `with_it` and is another `without`."""
     one, bare, synced = (_first_loss(get(name)) for name in (alone, without, with_it))
-    told = f"first loss: {alone} {one:.5f}, {without} {bare:.5f}, {with_it} {synced:.5f}"
+    text = f"first loss: {alone} {one:.5f}, {without} {bare:.5f}, {with_it} {synced:.5f}"
     if abs(synced - one) > tolerance * abs(one):
-        return UNKNOWN, told, f"{with_it} should give the loss of {alone} and does not"
+        return UNKNOWN, text, f"{with_it} should give the loss of {alone} and does not"
     if abs(bare - one) > tolerance * abs(one):
-        return HOLDS, told, f"{without} is off by more than {100 * tolerance:g} %, {with_it} is not"
-    return FAILS, told, "both give the loss of one node"
+        return HOLDS, text, f"{without} is off by more than {100 * tolerance:g} %, {with_it} is not"
+    return FAILS, text, "both give the loss of one node"
 
 
 def fewer_bytes(get, of: str, than: str, factor: PositiveFloat = 1.0):
     """Less payload per step, by more than `factor`. Bytes are counted, so one run tells."""
     few, many = (get(name).estimate(figures.step_megabytes).value for name in (of, than))
     times = f": {many / few:.2f} times fewer" if few else ""
-    told = f"{few:.3f} against {many:.3f} MB per step of all ranks{times}"
-    return (HOLDS if few * factor < many else FAILS), told, "bytes are counted, not estimated"
+    text = f"{few:.3f} against {many:.3f} MB per step of all ranks{times}"
+    return (HOLDS if few * factor < many else FAILS), text, "bytes are counted, not estimated"
 
 
 def costs_little(get, of: str, over: str, most: PositiveFloat = 1.05, what: Seconds = "training"):
     """Seconds of training, or of a step, at most `most` times the other's."""
-    found = _ratio(get(of), get(over), figures.SECONDS[what])
-    told = f"{found.text(3)} times the seconds of {'a step' if what == 'step' else what}"
-    if found.below(most):
-        return HOLDS, told, f"the whole interval is below {most:g}"
-    if found.above(most):
-        return FAILS, told, f"the whole interval is above {most:g}"
-    return UNKNOWN, told, _why_open(told, most)
+    times = _ratio(get(of), get(over), figures.SECONDS[what])
+    text = f"{times.text(3)} times the seconds of {'a step' if what == 'step' else what}"
+    if times.below(most):
+        return HOLDS, text, f"the whole interval is below {most:g}"
+    if times.above(most):
+        return FAILS, text, f"the whole interval is above {most:g}"
+    return UNKNOWN, text, _why_open(text, most)
 
 
 def cannot_be_told(get, reason: str):
@@ -199,8 +209,8 @@ def _first_loss(group: Group) -> float:
     return loss
 
 
-def _why_open(told: str, bound: float) -> str:
-    if "one repeat" in told:
+def _why_open(text: str, bound: float) -> str:
+    if "one repeat" in text:
         return "one repeat gives no interval; REPEATS=3 would"
     return f"the interval holds {bound:g}: the runs scatter too much; more REPEATS, or a quieter machine, would tell"
 
@@ -219,11 +229,3 @@ def _model(test) -> type[Strict]:
 
 
 Claim = Annotated[Union[tuple(map(_model, TESTS.values()))], Field(discriminator="test")]  # noqa: UP007
-
-
-def told(error: ValidationError) -> str:
-    """The first thing that is wrong, in one line: where, what stands there, and what would do."""
-    first = error.errors(include_url=False)[0]
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
-    shown = "" if isinstance(first["input"], dict | list) else f" = {first['input']!r}"
-    return " ".join(f"{where}{shown}: {first['msg'][0].lower()}{first['msg'][1:]}".split())

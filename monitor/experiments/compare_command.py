@@ -1,4 +1,4 @@
-"""TODO monitor.experiments.compare_command."""
+"""`syncbed compare`: runs side by side, named one by one or as a sweep."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 from monitor import console
 from monitor.errors import UserError, refuse_unknown
 from monitor.experiments import grouping, sweep
-from monitor.experiments.comparison import records, rows
+from monitor.experiments.comparison import records
 from monitor.experiments.grouping import Group, cell_groups
 from monitor.experiments.publishing import show
 from monitor.results import store
@@ -60,13 +60,7 @@ def named_runs(text: str, folder: Path) -> list[Group]:
     runs = []
     for run in ids:
         result = store.load(run, folder)
-        if result["status"] != FINISHED:
-            raise UserError(f"RUNS={run}: it is {result['status']}, only finished runs can be compared")
-        try:
-            if not store.whole(result):
-                raise KeyError(*sorted(store.WHOLE - result.keys())[:1])
-            rows(grouping.grouped([(result, folder / run)]))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"run {run}: its result.json is not one that syncbed wrote ({error!r})") from None
+        if result.status != FINISHED:
+            raise UserError(f"RUNS={run}: it is {result.status}, only finished runs can be compared")
         runs.append((result, folder / run))
     return grouping.grouped(runs)

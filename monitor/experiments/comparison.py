@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 
 from monitor.experiments import figures
 from monitor.experiments.grouping import Group
-from monitor.results import scores, table
+from monitor.results.result import Result
+from monitor.results.table import PER_CENT, Places, Table, Value
 from monitor.statistics.estimate import Estimate, mean
 from trainer.events import PHASES
 
@@ -23,7 +24,7 @@ class Column:
 
     name: str
     heading: str
-    places: table.Places
+    places: Places
     figure: Callable[[Group, Group | None], Estimate | float | str | None]  # of a group and its baseline
     interval: bool = False
 
@@ -64,62 +65,85 @@ def outcome_columns() -> list[Column]:
     return [
         Column("training_seconds", "training s", 1, mean_of(figures.training_seconds), interval=True),
         Column("node_seconds", "node-s", 1, mean_of(figures.node_seconds)),
-        Column("train_loss", "train loss", 3, mean_of(lambda result: result["train_loss"])),
-        Column("test_loss", "test loss", 3, mean_of(lambda result: result["test_loss"])),
-        Column("test_accuracy", "accuracy", table.PER_CENT, mean_of(lambda result: result["test_accuracy"])),
+        Column("train_loss", "train loss", 3, mean_of(lambda result: result.train_loss)),
+        Column("test_loss", "test loss", 3, mean_of(lambda result: result.test_loss)),
+        Column("test_accuracy", "accuracy", PER_CENT, mean_of(lambda result: result.test_accuracy)),
     ]
 
 
 def goal_columns(goal: float) -> list[Column]:
     """What it took to reach an accuracy."""
+
+    def seconds(group: Group, _: Group | None) -> Estimate | str | None:
+        return to_goal(group, goal, lambda reached: reached.seconds)
+
+    def megabytes(group: Group, _: Group | None) -> Estimate | str | None:
+        return to_goal(group, goal, lambda reached: reached.sent_bytes / 1e6)
+
     return [
-        Column("goal_seconds", f"s to {goal:g}", 1, lambda group, base: to_goal(group, goal, "seconds")),
-        Column("goal_bytes", f"MB to {goal:g}", 1, lambda group, base: to_goal(group, goal, "sent_bytes")),
+        Column("goal_seconds", f"s to {goal:g}", 1, seconds),
+        Column("goal_bytes", f"MB to {goal:g}", 1, megabytes),
     ]
 
 
-def mean_of(figure: Callable[[dict], float | None]) -> Callable[[Group, Group | None], Estimate | None]:
+def mean_of(figure: Callable[[Result], float | None]) -> Callable[[Group, Group | None], Estimate | None]:
     """A column's figure: the mean over the repeats."""
     return lambda group, base: group.estimate(figure)
 
 
 def runs_text(group: Group) -> str:
     """How many runs the figures are of, how many of them were restarted, and how many failed."""
-    restarted = sum(bool(result.get("restarts")) for result in group.results)
-    told = {RESTARTED: restarted, "failed": group.failed}
-    return ", ".join([str(len(group.results)), *(f"{count} {what}" for what, count in told.items() if count)])
+    counts = {RESTARTED: sum(bool(result.restarts) for result in group.results), "failed": group.failed}
+    return ", ".join([str(len(group.results)), *(f"{count} {what}" for what, count in counts.items() if count)])
 
 
 def efficiency(group: Group, base: Group | None) -> Estimate | None:
     """Speed-up per worker."""
-    found = base and figures.speed_up(group, base)
-    if not found:
+    speed_up = figures.speed_up(group, base) if base else None
+    if not speed_up:
         return None
-    workers = len(scores.workers(group.results[0]))
-    bounds = [None if bound is None else bound / workers for bound in (found.low, found.high)]
-    return Estimate(found.value / workers, *bounds, found.repeats)
+    workers = len(group.results[0].workers)
+    low, high = (None if bound is None else bound / workers for bound in (speed_up.low, speed_up.high))
+    return Estimate(speed_up.value / workers, low, high, speed_up.repeats)
 
 
-def to_goal(group: Group, goal: float, what: str) -> Estimate | str | None:
-    """Mean seconds of training, or MB sent by all ranks, until the goal was seen reached. Raises UserError."""
-    if any(result.get("resumed_from") for result in group.results):
+def to_goal(group: Group, goal: float, figure: Callable[[figures.Reached], float]) -> Estimate | str | None:
+    """The mean of a figure of what it took until the goal was seen reached. Raises UserError."""
+    if any(result.resumed_from for result in group.results):
         return RESUMED
-    found = [figures.reached(*run, goal) for run in zip(group.results, group.folders, strict=True)]
-    if None in found:
-        return "not reached"
-    values = [getattr(reached, what) / (1e6 if what == "sent_bytes" else 1) for reached in found]
+    values = []
+    for result, folder in zip(group.results, group.folders, strict=True):
+        reached = figures.reached(result, folder, goal)
+        if reached is None:
+            return "not reached"
+        values.append(figure(reached))
     return mean(values) if values else None
 
 
 def rows(groups: list[Group], goal: float | None = None) -> list[dict]:
     """A row per group: its label, and every column's figure by name."""
-    found = []
+    made = []
     for group in groups:
         base = figures.baseline(group, groups) if group.results else None
-        wanted = itertools.chain(*columns(goal).values())
-        cells = {c.name: c.figure(group, base) if group.results or c.name == "runs" else None for c in wanted}
-        found.append({"label": group.label, "baseline": base.label if base else None, **cells})
-    return found
+        cells = {}
+        for column in itertools.chain(*columns(goal).values()):
+            is_known = bool(group.results) or column.name == "runs"
+            cells[column.name] = column.figure(group, base) if is_known else None
+        made.append({"label": group.label, "baseline": base.label if base else None, **cells})
+    return made
+
+
+def tables(groups: list[Group], goal: float | None = None, name: str = "compare") -> dict[str, Table]:
+    """The comparison as tables, by their headings, with what a reader must know below the first."""
+    made, found = {}, rows(groups, goal)
+    for heading, part in columns(goal).items():
+        cells: list[list[Value]] = [[row["label"], *(shown(row[c.name], c) for c in part)] for row in found]
+        places = [None, *(column.places for column in part)]
+        title = heading.capitalize() or "Runs side by side"
+        headings = ["", *(column.heading for column in part)]
+        notes = [] if made else footnotes(found)
+        made[heading] = Table("-".join([name, *heading.split()]), title, headings, cells, places, notes)
+    return made
 
 
 def shown(value: Estimate | float | str | None, column: Column) -> Estimate | float | str | None:

@@ -17,9 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, V
 from monitor import toml
 from monitor.conditions.conditions import Unavailable
 from monitor.errors import UserError
-from monitor.experiments import claims, figures
+from monitor.experiments import figures
 from monitor.experiments.cells import Cell, product, values
 from monitor.experiments.claims import Claim
+from monitor.results.problem import first_problem
 from monitor.runtime.base import Runtime
 
 OURS = Path(__file__).parent / "presets"
@@ -170,7 +171,7 @@ def read(name: str, scale: str) -> Preset:
     try:
         file = File.model_validate(text)
     except ValidationError as error:
-        raise UserError(f"preset {path.stem}: {claims.told(error)}") from None
+        raise UserError(f"preset {path.stem}: {first_problem(error)}") from None
     if scale not in file.scale:
         raise UserError(f"SCALE={scale}: one of: {', '.join(file.scale)}")
     try:

@@ -1,29 +1,26 @@
 """What a set of runs ends with: the comparison on screen or as JSON, and its page."""
 
 import json
+from dataclasses import replace
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from monitor.experiments import sweep
-from monitor.experiments.comparison import columns, footnotes, records, rows, shown
+from monitor.experiments.comparison import records, tables
 from monitor.experiments.grouping import Group, cell_groups
-from monitor.results import table as tables
+from monitor.report.page import Page, write_page
+from monitor.results.terminal import in_terminal
 
 
 def show(groups: list[Group], say: Console, goal: float | None = None) -> None:
-    """Print the comparison as a table."""
-    found = rows(groups, goal)
-    for heading, part in columns(goal).items():
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        table.add_column(heading, overflow="fold")
-        for column in part:
-            table.add_column(column.heading, justify="right")
-        for row in found:
-            table.add_row(Text(row["label"]), *(tables.text(shown(row[c.name], c), c.places) for c in part))
-        say.print(table)
-    for note in footnotes(found):
+    """Print the comparison as tables."""
+    notes = []
+    for heading, table in tables(groups, goal).items():
+        shown = in_terminal(replace(table, headings=[heading, *table.headings[1:]]))
+        shown.columns[0].overflow = "fold"
+        say.print(shown)
+        notes += table.notes
+    for note in notes:
         say.print(note, style="dim", highlight=False)
 
 
@@ -39,10 +36,8 @@ def report_sweep(job: sweep.Sweep, say: Console, as_json: bool = False) -> None:
         show(groups, say)
 
 
-def publish(job: sweep.Sweep, page, say: Console) -> None:
+def publish(job: sweep.Sweep, page: Page, say: Console) -> None:
     """Write the sweep's page and say where it is, or why there is none."""
-    from monitor.report.page import write_page
-
     try:
         say.print(f"report: {write_page(job.folder, 'report', page)}", highlight=False)
     except OSError as error:

@@ -40,6 +40,9 @@ SETTINGS = sweep_command.SETTINGS | {
 OF_THE_SET = ("REPORT", "SCALE", "KEEP", "NAME", "SWEEPS_DIR", "DATA_DIR")
 
 
+NOT_THE_PRESETS = ("REPEATS", "PROJECT", "RUNTIME", "DATA_CACHE")  # words that change nothing of what a preset says
+
+
 @dataclass(frozen=True)
 class Reproduced:
     """A preset and what came of its runs. `groups`: by the name that claims use."""
@@ -102,7 +105,7 @@ def plan(wanted: Preset, folder: Path, asked: dict[str, str], settings: dict[str
         raise UserError(f"REPORT={wanted.name}: nothing of it can be run here: {'; '.join(left_out)}")
     _check_size(wanted, cells, runtime, words)
     notes = [f"SCALE={wanted.scale}: {wanted.note}"]
-    if changes := without(words, ("REPEATS", "PROJECT", "RUNTIME", "DATA_CACHE")):
+    if changes := without(words, NOT_THE_PRESETS):
         text = " ".join(f"{name}={value}" for name, value in changes.items())
         notes.append(f"{text} in place of the preset's own: what it says of sizes and published figures does not hold")
     notes += [f"left out: {line}" for line in left_out]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import statistics
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -11,8 +12,8 @@ from pathlib import Path
 from monitor.errors import UserError
 from monitor.experiments.cells import Cell
 from monitor.experiments.sweep_folder import unwritable
-from monitor.results import store, text
-from monitor.results.result import FINISHED
+from monitor.results import store
+from monitor.results.result import FINISHED, Result
 from trainer.files import write_whole
 
 SCHEMA = 1
@@ -60,7 +61,7 @@ class Sweep:
         last = self.last(cell, repeat)
         return bool(last and last.error is None and self._result(last))
 
-    def results(self, cell: int) -> list[dict]:
+    def results(self, cell: int) -> list[Result]:
         """The finished results of a cell, by repeat."""
         tries = (self.last(cell, repeat) for repeat in range(1, self.cells[cell].repeats + 1))
         return [result for t in tries if t and not t.error and (result := self._result(t))]
@@ -69,24 +70,25 @@ class Sweep:
         """What failed when it was last tried."""
         return [t for cell, repeat in self.order() if (t := self.last(cell, repeat)) and t.error]
 
-    def _result(self, tried: Try) -> dict | None:
+    def _result(self, attempt: Try) -> Result | None:
+        if attempt.run is None:
+            return None
         with suppress(UserError):
-            result = store.load(tried.run, self.folder)
-            if store.whole(result) and result["status"] == FINISHED:
-                return result
+            result = store.load(attempt.run, self.folder)
+            return result if result.status == FINISHED else None
         return None
 
     def seconds_left(self) -> float | None:
         """An estimate from what each cell took before, else from the mean of all. None before the first."""
-        took = {}
-        for tried in self.tries:
-            if not tried.error:
-                took.setdefault(tried.cell, []).append(tried.seconds)
-        if not took:
+        seconds: dict[int, list[float]] = {}
+        for attempt in self.tries:
+            if not attempt.error:
+                seconds.setdefault(attempt.cell, []).append(attempt.seconds)
+        if not seconds:
             return None
-        mean = text.mean(s for own in took.values() for s in own)
-        open_cells = [cell for cell, repeat in self.order() if not self.done(cell, repeat)]
-        return sum(text.mean(took[cell]) if cell in took else mean for cell in open_cells)
+        means = {cell: statistics.fmean(of_cell) for cell, of_cell in seconds.items()}
+        mean = statistics.fmean(value for of_cell in seconds.values() for value in of_cell)
+        return sum(means.get(cell, mean) for cell, repeat in self.order() if not self.done(cell, repeat))
 
     def save(self) -> None:
         """Write sweep.json whole or not at all. Raises UserError."""
@@ -108,7 +110,7 @@ def load(folder: Path) -> Sweep:
             values["asked"],
             [Cell(**cell) for cell in values["cells"]],
             values["notes"],
-            [Try(**tried) for tried in values["tries"]],
+            [Try(**attempt) for attempt in values["tries"]],
         )
     except FileNotFoundError:
         have = ", ".join(sorted(path.parent.name for path in folder.parent.glob("*/sweep.json"))[:5]) or "none yet"

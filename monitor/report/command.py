@@ -19,10 +19,8 @@ def command(settings: dict[str, str], args) -> int:
 
 def write(folder: Path) -> Path:
     """Write report.html, report.md and report/ of a run. Raises UserError in one line."""
-    run = load(folder)
+    page = run_page(load(folder))
     try:
-        return write_page(folder, "report", run_page(run))
+        return write_page(folder, "report", page)
     except OSError as error:
         raise UserError(f"{folder}: the report cannot be written ({error.strerror or error})") from None
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise UserError(f"run {folder.name}: its result.json is not one that syncbed wrote ({error!r})") from None

@@ -9,7 +9,8 @@ from pathlib import Path
 from monitor.errors import UserError
 from monitor.metrics.sampling import HEADER, Row
 from monitor.results import store
-from monitor.results.attempts import kept
+from monitor.results.attempts import without_repeats
+from monitor.results.result import Result
 from trainer import events
 
 TEXT = ("node",)
@@ -21,7 +22,7 @@ class Run:
     """`steps`: by rank, in order, each once. `rows`: of all nodes, by time. Both empty where there are none."""
 
     folder: Path
-    result: dict
+    result: Result
     steps: dict[int, list[events.Step]]
     trained: dict[int, events.Trained]
     rows: list[Row]
@@ -32,27 +33,31 @@ class Run:
 
 def load(folder: Path) -> Run:
     """Read a run's folder. Raises UserError in one line; what a run that failed early or goes on lacks is empty."""
-    result = {"ranks": []} | writable(store.load(folder.name, folder.parent))
+    result = store.parse(folder.name, writable(store.read(folder.name, folder.parent)))
+    try:
+        recorded = [event for line in _lines(folder / "events.jsonl") if (event := events.parse(line))]
+        rows = _rows(folder / "metrics.csv")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"run {folder.name}: cannot be read ({error})") from None
     per_epoch = None
     steps: dict[int, list[events.Step]] = {}
     trained: dict[int, events.Trained] = {}
-    try:
-        said = [event for line in _lines(folder / "events.jsonl") if (event := events.parse(line))]
-        for event in kept(said):
-            match event:
-                case events.Step() as step:
-                    steps.setdefault(step.rank, []).append(step)
-                case events.Trained() as end:
-                    trained[end.rank] = end
-                case events.Ready() as ready:
-                    per_epoch = ready.steps_per_epoch
-        begins = [(e.time - e.step_seconds) for e in said if isinstance(e, events.Step)]
-        restarts = [e.time for e in said if isinstance(e, events.Restart)]
-        restarted = tuple((when, min((b for b in begins if b > when), default=None)) for when in restarts)
-        rows = _rows(folder / "metrics.csv")
-        return Run(folder, result, steps, trained, rows, per_epoch, min(begins, default=None), restarted)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"run {folder.name}: cannot be read ({error})") from None
+    for event in without_repeats(recorded):
+        match event:
+            case events.Step(samples=0):
+                raise UserError(f"run {folder.name}: events.jsonl has a step of no samples; restore or remove it")
+            case events.Step():
+                steps.setdefault(event.rank, []).append(event)
+            case events.Trained():
+                trained[event.rank] = event
+            case events.Ready():
+                per_epoch = event.steps_per_epoch
+    begins = [event.time - event.step_seconds for event in recorded if isinstance(event, events.Step)]
+    restarts = []
+    for event in recorded:
+        if isinstance(event, events.Restart):
+            restarts.append((event.time, min((begin for begin in begins if begin > event.time), default=None)))
+    return Run(folder, result, steps, trained, rows, per_epoch, min(begins, default=None), tuple(restarts))
 
 
 def writable(value):
@@ -70,12 +75,12 @@ def _lines(path: Path) -> list[str]:
 
 def _rows(path: Path) -> list[Row]:
     """The rows of metrics.csv; without those cut short or not finite; columns that are not known are passed over."""
-    found = []
+    rows = []
     for line in csv.DictReader(_lines(path)):
         try:
             values = {n: v if n in TEXT else float(v) for n, v in line.items() if n in HEADER and v}
             if all(math.isfinite(v) for n, v in values.items() if n not in TEXT):
-                found.append(Row(**values))
+                rows.append(Row(**values))
         except (TypeError, ValueError):
             continue
-    return found
+    return rows

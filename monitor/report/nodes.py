@@ -17,7 +17,7 @@ def over_time(run: Run) -> list[Lines]:
         return []
     zero = run.began or run.rows[0].time
     spans, marks = time_spans(run, zero), fault_marks(run)
-    seconds = f"seconds since the first {'step began' if run.began else 'look at a node'}"
+    seconds = "seconds since the first step began" if run.began else "seconds since the first look at a node"
     wanted = (
         ("cpu", "CPU", "% of one core", lambda rows: rates(rows, "cpu_seconds_total", 100)),
         ("memory", "Memory, working set", "MB", lambda rows: values(rows, "memory_working_set_bytes", 1e-6)),
@@ -31,9 +31,9 @@ def over_time(run: Run) -> list[Lines]:
     for name, title, unit, take in wanted:
         series = []
         for node in names:
-            times, found = take([row for row in run.rows if row.node == node])
-            if any(value is not None for value in found):
-                series.append(Series(node, [time - zero for time in times], found))
+            times, curve = take([row for row in run.rows if row.node == node])
+            if any(value is not None for value in curve):
+                series.append(Series(node, [time - zero for time in times], curve))
         if series:
             plots.append(Lines(f"node-{name}", title, seconds, unit, series, spans, marks))
     return plots
@@ -42,7 +42,7 @@ def over_time(run: Run) -> list[Lines]:
 def loopback(run: Run) -> list[str]:
     """What a reader of a local run's network curves must know."""
     shared = "RUNTIME=local: all nodes share this machine's loopback, so their network and packet curves are one."
-    return [shared] if run.result["runtime"] == "local" and run.rows else []
+    return [shared] if run.result.runtime == "local" and run.rows else []
 
 
 def time_spans(run: Run, zero: float) -> list[Span]:
@@ -66,12 +66,15 @@ def fault_marks(run: Run) -> list[Span]:
     """The faults of the run on the time axis that begins with the first step, each by its kind and target; one that
     does not last is a moment.
     """
-    struck = [one for one in run.result.get("faults") or () if one["began_seconds"] is not None]
-    lasted = [one["fault"].split(":")[0] not in AT_ONCE and one["ended_seconds"] is not None for one in struck]
-    return [
-        Span(one["fault"].split("@")[0], one["began_seconds"], one["ended_seconds" if lasts else "began_seconds"])
-        for one, lasts in zip(struck, lasted, strict=True)
-    ]
+    marks = []
+    for record in run.result.faults:
+        if record.began_seconds is None:
+            continue
+        end = record.ended_seconds
+        if end is None or record.fault.split(":")[0] in AT_ONCE:
+            end = record.began_seconds
+        marks.append(Span(record.fault.split("@")[0], record.began_seconds, end))
+    return marks
 
 
 def rates(rows: list[Row], column: str, scale: float) -> tuple[list[float], list[float | None]]:
@@ -83,23 +86,23 @@ def rates(rows: list[Row], column: str, scale: float) -> tuple[list[float], list
     for row in rows[1:]:
         if row.time - apart[-1].time >= SHORT_SECONDS:
             apart.append(row)
-    times, found = [], []
+    times, growth = [], []
     for before, after in pairwise(apart):
         old, new, span = getattr(before, column), getattr(after, column), after.time - before.time
         known = old is not None and new is not None and new >= old and span <= LONG_GAP_SECONDS
         times.append(after.time)
-        found.append(scale * (new - old) / span if known else None)
-    return times, found
+        growth.append(scale * (new - old) / span if known else None)
+    return times, growth
 
 
 def values(rows: list[Row], column: str, scale: float) -> tuple[list[float], list[float | None]]:
     """A gauge at each scrape, with None in the middle of a gap."""
-    times, found = [], []
+    times, gauge = [], []
     for i, row in enumerate(rows):
         if i and row.time - rows[i - 1].time > LONG_GAP_SECONDS:
             times.append((row.time + rows[i - 1].time) / 2)
-            found.append(None)
+            gauge.append(None)
         value = getattr(row, column)
         times.append(row.time)
-        found.append(None if value is None else scale * value)
-    return times, found
+        gauge.append(None if value is None else scale * value)
+    return times, gauge

@@ -1,6 +1,7 @@
 """A page: sections of text, tables and plots, written as one HTML file that needs nothing else, and as Markdown."""
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -17,12 +18,15 @@ class Printed:
     lines: list[str]
 
 
+Item = str | Printed | Table | Plot
+
+
 @dataclass(frozen=True)
 class Section:
     """A part of a page. Its items are shown in order; text is a paragraph."""
 
     heading: str
-    items: list["str | Printed | Table | Plot"]
+    items: Sequence[Item]
 
 
 @dataclass(frozen=True)
@@ -33,11 +37,11 @@ class Page:
 
     def named(self, kind) -> dict:
         """The page's tables or plots by name. Raises ValueError for two of one name: they would share a file."""
-        found = [item for section in self.sections for item in section.items if isinstance(item, kind)]
-        names = [item.name for item in found]
+        items = [item for section in self.sections for item in section.items if isinstance(item, kind)]
+        names = [item.name for item in items]
         if len(set(names)) < len(names):
             raise ValueError(f"two of one name among {names}")
-        return dict(zip(names, found, strict=True))
+        return dict(zip(names, items, strict=True))
 
 
 def write_page(folder: Path, name: str, page: Page) -> Path:

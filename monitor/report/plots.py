@@ -10,7 +10,9 @@ import io
 import math
 import re
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7f7f7f", "#b8a800")
 DASHES = ((), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2))
@@ -19,6 +21,25 @@ DEEP = "#0060a0"  # white letters are read on it
 INK, PAPER = "#010203", "#fdfeff"  # stand for the page's colours, and for nothing else
 FEW = 30  # points of a line that are marked each
 WIDTH, HEIGHT = 5.2, 3.2  # inches; pages scale it, and on a phone its letters must still be read
+STYLE: dict[Any, Any] = {  # matplotlib's settings
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "text.color": INK,
+    "text.parse_math": False,  # a dollar in a name is a dollar
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": INK,
+    "grid.alpha": 0.15,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
 LEGEND_ROOM = 84  # letters of a legend that fit below the axes, line and gap of an entry counted as 9
 ROOM = 56  # letters of labels that fit below bars that stand
 
@@ -28,10 +49,10 @@ class Series:
     """Points by x; y None is a gap. `low` and `high`: the interval of each point, where there is one."""
 
     label: str
-    x: list[float]
-    y: list[float | None]
-    low: list[float | None] | None = None
-    high: list[float | None] | None = None
+    x: Sequence[float]
+    y: Sequence[float | None]
+    low: Sequence[float | None] | None = None
+    high: Sequence[float | None] | None = None
     ideal: bool = False  # a line to hold others against: grey, dashed, no points
 
 
@@ -69,7 +90,7 @@ class Bars:
     title: str
     y_label: str
     labels: list[str]
-    parts: dict[str, list[float | None]]
+    parts: Mapping[str, Sequence[float | None]]
 
 
 @dataclass(frozen=True)
@@ -93,14 +114,7 @@ def svg(plot: Plot) -> str:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    style = {
-        **{"svg.fonttype": "none", "svg.hashsalt": plot.name, "font.family": "sans-serif", "font.size": 9},
-        **{"text.color": INK, "axes.edgecolor": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK},
-        **{"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "axes.grid": True},
-        **{"grid.color": INK, "grid.alpha": 0.15, "grid.linewidth": 0.6, "axes.axisbelow": True},
-        "text.parse_math": False,  # a dollar in a name is a dollar
-    }
-    with rc_context(style), warnings.catch_warnings():
+    with rc_context({**STYLE, "svg.hashsalt": plot.name}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # letters stay letters in the SVG: the viewer has fonts of its own
         square = isinstance(plot, Matrix)
         figure = Figure(figsize=(4.8, 4.4) if square else (WIDTH, HEIGHT), layout="constrained")

@@ -1,40 +1,38 @@
 """The page of one run, from what its folder holds."""
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 from monitor.report import nodes
 from monitor.report.load import Run
-from monitor.report.page import Page, Printed, Section
+from monitor.report.page import Item, Page, Printed, Section
 from monitor.report.plots import Bars, Lines, Matrix, Series
-from monitor.results import attempts, scores, show, text, words
+from monitor.results import sentences, words
+from monitor.results.result import Link, Result
 from monitor.results.scores import joined_loss
-from monitor.results.table import PER_CENT, Table
-from monitor.results.text import number, share
+from monitor.results.table import PER_CENT, Places, Table, Value
+from monitor.results.tables import class_table, confusion_table, rank_table
+from monitor.results.text import count, number, plural, share
+from trainer import events
 from trainer.events import PHASES
 from trainer.registry import MODELS
 
 MOST_POINTS = 1000  # of a curve; a longer one is thinned, its ends kept
 PHASE_NAMES = {"sync": "exposed sync"}
-RANK_NOTE = (
-    "The first step is left out of the step means. sync is the part that backward did not hide. Peak CPU and "
-    "throttling are the node's, and stand with its first rank."
-)
 
 
 def run_page(run: Run) -> Page:
     """Everything a run left, as a page. What it does not have, it does not show."""
-    result, spec = run.result, run.result["spec"]
-    size = f"{spec['nodes']} node{'s'[: spec['nodes'] > 1]}"
-    images = result["data"].get("label") or spec["data"]
+    result, spec = run.result, run.result.spec
+    nodes_text = f"{plural(spec.nodes, 'node')} ({result.runtime})"
     lead = [
-        f"{spec['sync']} {spec['model']} on {images}, {size} ({result['runtime']}), batch {spec['batch']}, "
-        f"{spec['precision']}: {result['status']}",
-        *(f"Warning: {warning}" for warning in result.get("warnings") or ()),
+        f"{spec.sync} {spec.model} on {result.data.label}, {nodes_text}, batch {spec.batch}, "
+        f"{spec.precision}: {result.status}",
+        *(f"Warning: {warning}" for warning in result.warnings),
     ]
     sections = [
         Section("What failed", failure(result)),
         Section("Result", [outcome(result)]),
-        Section("Training", [*learning(run), *evaluations(run)]),
+        Section("Training", [*learning(run), *evaluations(result)]),
         Section("Where the time of a step goes", ranks(result)),
         Section("Classes", classes(result)),
         Section("Faults", fault_table(result)),
@@ -42,83 +40,54 @@ def run_page(run: Run) -> Page:
         Section("Staleness", staleness(result)),
         Section("What was run, and on what", [settings(result), *conditions(result), machine(result)]),
     ]
-    return Page(f"Run {result['id']}", lead, [section for section in sections if section.items])
+    return Page(f"Run {result.id}", lead, [section for section in sections if section.items])
 
 
-def failure(result: dict) -> list:
+def failure(result: Result) -> list[Item]:
     """What failed, and the failed rank's last lines."""
-    error = result.get("error")
-    if not error:
+    if result.error is None:
         return []
-    lines = error.get("last_lines") or []
-    return [error["message"], *([Printed(lines)] if lines else [])]
+    lines = result.error.last_lines
+    return [result.error.message, Printed(lines)] if lines else [result.error.message]
 
 
-def outcome(result: dict) -> Table:
+def outcome(result: Result) -> Table:
     """Losses, accuracy, samples and seconds."""
-    seconds, restarts = result.get("seconds") or {}, result.get("restarts") or ()
-    known = {
-        "training loss of the last step": number(result.get("train_loss"), 4),
-        "test loss": number(result.get("test_loss"), 4),
-        "test accuracy": share(result.get("test_accuracy")),
-        "test images counted": _count(result.get("test_samples_counted")),
-        "steps": _count(result.get("steps")),
-        "distinct training images seen": _of(result.get("distinct_samples"), result["data"].get("train_samples")),
-        "synchronisations": _count(result.get("synchronisations")),
-        **{
-            f"seconds of {name}": number(seconds.get(name), 2)
-            for name in ("startup", "training", "evaluation", "total")
-        },
-        **({"seconds of training that restarts took": number(seconds.get("recovery"), 2)} if restarts else {}),
+    seconds = result.seconds
+    distinct = f"{count(result.distinct_samples)} of {count(result.data.train_samples)}"
+    figures = {
+        "training loss of the last step": number(result.train_loss, 4),
+        "test loss": number(result.test_loss, 4),
+        "test accuracy": share(result.test_accuracy),
+        "test images counted": count(result.test_samples_counted),
+        "steps": count(result.steps),
+        "distinct training images seen": "-" if result.distinct_samples is None else distinct,
+        "synchronisations": count(result.synchronisations),
+        "seconds of startup": number(seconds.startup, 2),
+        "seconds of training": number(seconds.training, 2),
+        "seconds of evaluation": number(seconds.evaluation, 2),
+        "seconds of total": number(seconds.total, 2),
     }
-    rows = [[name, value] for name, value in known.items() if value != "-"]
-    for restart in restarts:
-        rows.append([f"restart {restart['attempt']}", attempts.sentence(restart)])
-    for lost in result.get("lost_workers") or ():
-        rows.append(["went on without", f"rank {lost['rank']}, which {lost['reason']} at step {lost['step']}"])
+    if result.restarts:
+        figures["seconds of training that restarts took"] = number(seconds.recovery, 2)
+    rows: list[list[Value]] = [[name, value] for name, value in figures.items() if value != "-"]
+    for restart in result.restarts:
+        rows.append([f"restart {restart.attempt}", sentences.of_restart(restart)])
+    for worker in result.lost_workers:
+        rows.append(["went on without", sentences.of_lost_worker(worker)])
     return Table("outcome", "What it came to", ["", "value"], rows)
 
 
-def ranks(result: dict) -> list:
+def ranks(result: Result) -> list[Item]:
     """The table per rank with its mean, as report R1 prints it, and the phases as stacked bars."""
-    if not scores.workers(result):
-        return []
-    return [rank_table(result), phases(result)]
+    return [rank_table(result), phases(result)] if result.workers else []
 
 
-def rank_table(result: dict, name: str = "ranks", title: str = "Ranks") -> Table:
-    """A row per rank and the mean of the workers."""
-    columns: dict[str, tuple[Callable[[dict], float | None], int]] = {
-        "s/step": (lambda r: r["step_seconds"]["mean"], 3),
-        "median s": (lambda r: r["step_seconds"]["median"], 3),
-        "p95 s": (lambda r: r["step_seconds"]["p95"], 3),
-        **{f"{p} s": (lambda r, p=p: r["phase_seconds"][p], 3) for p in PHASES},
-        "sent MB/step": (lambda r: _each(r["sent_bytes"], r["steps"], 1e6), 2),
-        "peak MB": (lambda r: _each(r["peak_memory_bytes"], 1, 1e6), 0),
-    }
-    of_node = {
-        "peak CPU %": (show.of_node(result["ranks"], "peak_cpu_percent"), 0),
-        "throttled s": (show.of_node(result["ranks"], "throttled_seconds"), 2),
-    }
-    rows = [
-        [r["rank"], r["node"], r.get("role", "worker"), r["steps"], *(take(r) for take, _ in columns.values())]
-        + [known[i] for known, _ in of_node.values()]
-        for i, r in enumerate(result["ranks"])
-    ]
-    workers = scores.workers(result)
-    means = [text.mean(take(r) for r in workers) for take, _ in columns.values()]
-    at = [i for i, r in enumerate(result["ranks"]) if r in workers]
-    means += [text.mean(known[i] for i in at) for known, _ in of_node.values()]
-    rows.append([None, "mean of the workers", "", None, *means])
-    places = [None, None, None, None, *(p for _, p in (*columns.values(), *of_node.values()))]
-    return Table(name, title, ["rank", "node", "role", "steps", *columns, *of_node], rows, places, [RANK_NOTE])
-
-
-def phases(result: dict) -> Bars:
+def phases(result: Result) -> Bars:
     """Mean seconds of a step by phase, a bar per worker."""
-    workers = scores.workers(result)
-    parts = {PHASE_NAMES.get(p, p): [rank["phase_seconds"][p] for rank in workers] for p in PHASES}
-    labels = [f"rank {rank['rank']}" for rank in workers]
+    seconds = [rank.phase_seconds.by_phase() for rank in result.workers]
+    parts = {PHASE_NAMES.get(phase, phase): [of_rank[phase] for of_rank in seconds] for phase in PHASES}
+    labels = [f"rank {rank.rank}" for rank in result.workers]
     return Bars("phases", "Phases of a step, mean of each rank", "seconds", labels, parts)
 
 
@@ -127,159 +96,169 @@ def learning(run: Run) -> list[Lines]:
     joined = joined_steps(run)
     if not joined:
         return []
-    steps = [step for step, *_ in joined]
-    seconds = [seconds for _, seconds, *_ in joined]
-    plots, per_epoch = [], run.steps_per_epoch if run.steps_per_epoch and steps[-1] >= run.steps_per_epoch else None
-    for name, title, at, y_top in (("loss", "Training loss", 2, None), ("accuracy", "Training accuracy", 3, 1.0)):
-        values = [point[at] for point in joined]
+    steps: list[float] = [point.step for point in joined]
+    seconds = [point.seconds for point in joined]
+    per_epoch = run.steps_per_epoch
+    if per_epoch and steps[-1] < per_epoch:
+        per_epoch = None
+    plots = []
+    for name, y_top in (("loss", None), ("accuracy", 1.0)):
+        values = [getattr(point, name) for point in joined]
         for by, x_label, x in (("steps", "step", steps), ("seconds", "seconds since the first step began", seconds)):
-            line = Series(f"{name} of the joined batch", *thinned(x, values))
-            told = "Training and test" if name == "accuracy" else "Training and test loss"
-            series = [line, *_scores(run, by, name)]
+            series = [Series(f"{name} of the joined batch", *thinned(x, values)), *_scores(run.result, by, name)]
+            both = "Training and test" if len(series) > 1 else "Training"
             plots.append(
                 Lines(
                     f"{name}-by-{by}",
-                    f"{title if len(series) == 1 else told if name == 'loss' else told + ' accuracy'} against {by}",
-                    x_label, name, series, y_top=y_top, whole_x=by == "steps",
+                    f"{both} {name} against {by}",
+                    x_label,
+                    name,
+                    series,
+                    y_top=y_top,
+                    whole_x=by == "steps",
                     per_epoch=per_epoch if by == "steps" else None,
                 )
-            )  # fmt: skip
+            )
     return plots
 
 
-def _scores(run: Run, by: str, name: str) -> list[Series]:
+def _scores(result: Result, by: str, name: str) -> list[Series]:
     """The test set's loss or accuracy, where it was scored on the way."""
-    scores = run.result.get("evaluations") or []
+    scores = result.evaluations
     if not scores:
         return []
-    startup = (run.result.get("seconds") or {}).get("startup") or 0.0
-    x = [score["step"] if by == "steps" else score["seconds"] - startup for score in scores]
-    return [Series(f"{name} on the test set", x, [score[name] for score in scores])]
+    startup = result.seconds.startup or 0.0
+    x = [score.step if by == "steps" else score.seconds - startup for score in scores]
+    return [Series(f"{name} on the test set", x, [getattr(score, name) for score in scores])]
 
 
-def joined_steps(run: Run) -> list[tuple[int, float, float | None, float]]:
-    """(step, seconds since the first step began, loss, accuracy) of the joined batch, of steps that all did."""
-    by_step: dict[int, list] = {}
-    for own in run.steps.values():
-        for step in own:
+@dataclass(frozen=True)
+class JoinedStep:
+    """A step that all workers did, over their joined batch. Seconds count from the beginning of the first step."""
+
+    step: int
+    seconds: float
+    loss: float | None  # None: not finite
+    accuracy: float
+
+
+def joined_steps(run: Run) -> list[JoinedStep]:
+    """The steps that all workers did, in order."""
+    by_step: dict[int, list[events.Step]] = {}
+    for of_rank in run.steps.values():
+        for step in of_rank:
             by_step.setdefault(step.step, []).append(step)
-    workers = len(run.steps)
+    began = run.began or 0.0
     joined = []
-    for number_, steps in sorted(by_step.items()):
-        if len(steps) == workers:
+    for index, steps in sorted(by_step.items()):
+        if len(steps) == len(run.steps):
             samples = sum(step.samples for step in steps)
             accuracy = sum(step.accuracy * step.samples for step in steps) / samples
-            joined.append((number_, max(step.time for step in steps) - run.began, joined_loss(steps), accuracy))
+            seconds = max(step.time for step in steps) - began
+            joined.append(JoinedStep(index, seconds, joined_loss(steps), accuracy))
     return joined
 
 
-def evaluations(run: Run) -> list[Table]:
+def evaluations(result: Result) -> list[Table]:
     """Scores on the test set while training went on."""
-    scores = run.result.get("evaluations") or []
-    rows = [[score["step"], score["seconds"], score["loss"], score["accuracy"]] for score in scores]
+    rows: list[list[Value]] = [[e.step, e.seconds, e.loss, e.accuracy] for e in result.evaluations]
     headings = ["step", "s since the command", "test loss", "test accuracy"]
     return [Table("evaluations", "Scores on the test set", headings, rows, [None, 1, 4, PER_CENT])] if rows else []
 
 
-def classes(result: dict, suffix: str = "", of: str = "") -> list:
+def classes(result: Result, suffix: str = "", of: str = "") -> list[Item]:
     """The classification report and the confusion matrix."""
-    if not result.get("per_class"):
+    if not result.per_class:
         return []
-    rows = [[c["class"], c["precision"], c["recall"], c["f1"], c["support"]] for c in result["per_class"]]
-    headings = ["class", "precision", "recall", "F1", "support"]
-    report = Table("classes" + suffix, "Classification report" + of, headings, rows, [None, 3, 3, 3, None])
-    labels, counts = result["classes"], result["confusion_matrix"]
+    labels, counts = result.classes or [], result.confusion_matrix or []
     matrix = Matrix("confusion" + suffix, "Confusion matrix" + of, "predicted class", "true class", labels, counts)
-    table = Table(
-        "confusion-matrix" + suffix,
-        "Confusion matrix" + of + ", counts",
-        ["true \\ predicted", *labels],
-        [[label, *row] for label, row in zip(labels, counts, strict=True)],
-    )
-    return [report, matrix, table]
+    return [class_table(result, suffix, of), matrix, confusion_table(result, suffix, of)]
 
 
-def fault_table(result: dict) -> list[Table]:
+def fault_table(result: Result) -> list[Table]:
     """What was done to ranks and nodes, and when, in seconds from the beginning of the first step."""
-    told = result.get("faults") or []
-    rows = [[f["fault"], f["began_seconds"], f["ended_seconds"], f["step"], f["error"] or ""] for f in told]
+    rows: list[list[Value]] = [
+        [record.fault, record.began_seconds, record.ended_seconds, record.step, record.error or ""]
+        for record in result.faults
+    ]
     headings = ["fault", "began s", "ended s", "after step", "could not be done"]
     return [Table("faults", "Faults of the run (FAULT=)", headings, rows, [None, 1, 1, 0, None])] if rows else []
 
 
-def staleness(result: dict) -> list[Bars]:
+def staleness(result: Result) -> list[Bars]:
     """How stale the workers' updates were, where there is such a thing."""
-    histograms = [rank["staleness"]["histogram"] for rank in result["ranks"] if rank.get("staleness")]
+    histograms = {f"rank {rank.rank}": rank.staleness.histogram for rank in result.ranks if rank.staleness}
     if not histograms:
         return []
-    most = max(int(age) for histogram in histograms for age in histogram)
+    most = max(int(age) for histogram in histograms.values() for age in histogram)
     ages = [str(age) for age in range(most + 1)]
-    ranks_ = [rank["rank"] for rank in result["ranks"] if rank.get("staleness")]
-    parts = {f"rank {r}": [h.get(age, 0) for age in ages] for r, h in zip(ranks_, histograms, strict=True)}
+    parts = {rank: [histogram.get(age, 0) for age in ages] for rank, histogram in histograms.items()}
     return [Bars("staleness", "Updates between a pull and its push, by steps of each rank", "steps", ages, parts)]
 
 
-def settings(result: dict) -> Table:
+def settings(result: Result) -> Table:
     """Every setting that decided what was computed, in the words of `make run`."""
-    return Table("settings", "Settings", ["setting", "value"], [[*row] for row in words.taken(result["spec"]).items()])
+    rows: list[list[Value]] = [[name, text] for name, text in words.taken(result.spec.values()).items()]
+    return Table("settings", "Settings", ["setting", "value"], rows)
 
 
-def conditions(result: dict) -> list[Table]:
+CONDITIONS: dict[str, Places] = {  # columns after the node
+    "cores": 2,
+    "MiB": 0,
+    "Mbit/s": 1,
+    "delay ms": 1,
+    "jitter ms": 1,
+    "loss %": 2,
+    "congestion control": None,
+    "measured Mbit/s": 1,
+    "round trip ms": 2,
+}
+
+
+def conditions(result: Result) -> list[Table]:
     """What each node could use and send: limits and links that were asked for, and what the links were measured at."""
-    rows = []
-    links = result.get("links") or []
-    for node, limit in enumerate(result.get("limits") or []):
-        link = links[node] if links else {}
-        seen = link.get("measured", {})
-        memory = limit["memory_bytes"] and limit["memory_bytes"] / 2**20
-        rate = link.get("rate_bits") and link["rate_bits"] / 1e6
-        sent = seen.get("rate_bits") and seen["rate_bits"] / 1e6
-        asked = [rate, *(link.get(name) for name in ("delay_ms", "jitter_ms", "loss_percent"))]
-        control = link.get("congestion")
-        rows.append([str(node), limit["cpus"], memory, *asked, control, sent, seen.get("round_trip_ms")])
-    headings = ["node", "cores", "MiB", "Mbit/s", "delay ms", "jitter ms", "loss %", "congestion control"]
-    headings += ["measured Mbit/s", "round trip ms"]
-    shown = [i for i in range(len(headings)) if not i or any(row[i] for row in rows)]
+    rows: list[list[Value]] = []
+    for node, limits in enumerate(result.limits):
+        link = result.links[node] if result.links else Link()
+        memory = limits.memory_bytes and limits.memory_bytes / 2**20
+        rows.append([str(node), limits.cpus, memory, *_link_figures(link)])
+    headings, places = ["node", *CONDITIONS], [None, *CONDITIONS.values()]
+    shown = [0, *(i for i in range(1, len(headings)) if any(row[i] for row in rows))]
     if len(shown) < 2:
         return []
-    places = [None, 2, 0, 1, 1, 1, 2, None, 1, 2]
     rows = [[row[i] for i in shown] for row in rows]
-    table = Table(
-        "conditions", "Limits and links of the nodes", [headings[i] for i in shown], rows, [places[i] for i in shown]
-    )
-    return [table]
+    title = "Limits and links of the nodes"
+    return [Table("conditions", title, [headings[i] for i in shown], rows, [places[i] for i in shown])]
 
 
-def machine(result: dict) -> Table:
+def _link_figures(link: Link) -> list[Value]:
+    """A link as CONDITIONS names it: as it was asked for, then as it was measured."""
+    rate = link.rate_bits and link.rate_bits / 1e6
+    asked = [rate, link.delay_ms, link.jitter_ms, link.loss_percent, link.congestion]
+    if link.measured is None:
+        return [*asked, None, None]
+    return [*asked, link.measured.rate_bits / 1e6, link.measured.round_trip_ms]
+
+
+def machine(result: Result) -> Table:
     """The machine and the versions."""
-    host, model = result["host"], result["spec"]["model"]
-    rows = [
-        ["processor", host["cpu"]],
-        ["cores", str(host["cores"])],
-        ["memory", f"{host['memory_bytes'] / 2**30:.1f} GiB"],
-        ["system", host["system"]],
-        *([name, version] for name, version in (result.get("versions") or {}).items()),
+    host, model = result.host, result.spec.model
+    rows: list[list[Value]] = [
+        ["processor", host.cpu],
+        ["cores", str(host.cores)],
+        ["memory", f"{host.memory_bytes / 2**30:.1f} GiB"],
+        ["system", host.system],
+        *([name, version] for name, version in result.versions.items()),
         ["model", MODELS[model].summary if model in MODELS else model],
-        ["parameters", _count(result.get("parameters"))],
-        ["bytes of gradients", _count(result.get("gradient_bytes"))],
-        ["data", result["data"].get("label") or result["spec"]["data"]],
+        ["parameters", count(result.parameters)],
+        ["bytes of gradients", count(result.gradient_bytes)],
+        ["data", result.data.label],
     ]
     return Table("machine", "Machine, versions, model", ["", "value"], rows)
 
 
-def thinned(x: list, y: list) -> tuple[list, list]:
+def thinned(x: list[float], y: list) -> tuple[list[float], list]:
+    """At most MOST_POINTS points of a curve, its ends among them."""
     every = -(-len(x) // MOST_POINTS)
     keep = sorted({*range(0, len(x), every), len(x) - 1})
     return [x[i] for i in keep], [y[i] for i in keep]
-
-
-def _each(total: float | None, parts: int, unit: float) -> float | None:
-    return total / parts / unit if total is not None and parts else None
-
-
-def _of(part: int | None, whole: int | None) -> str:
-    return "-" if part is None else f"{part:,} of {_count(whole)}"
-
-
-def _count(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import psutil
 
+from monitor.results.result import Host
+
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -22,14 +24,14 @@ def process_start(pid: int) -> str | None:
         return None
 
 
-def host() -> dict:
+def host() -> Host:
     """The machine that holds the nodes, as far as the orchestrator can see it."""
-    return {
-        "system": platform.platform(),
-        "cpu": cpu_model(),
-        "cores": psutil.cpu_count(),
-        "memory_bytes": psutil.virtual_memory().total,
-    }
+    return Host(
+        system=platform.platform(),
+        cpu=cpu_model(),
+        cores=psutil.cpu_count(),
+        memory_bytes=psutil.virtual_memory().total,
+    )
 
 
 def cpu_model() -> str:

@@ -18,9 +18,9 @@ def command(settings: dict[str, str], args) -> int:
     names = [name for name in re.split(r"[\s,]+", settings.get("RUN", "")) if name]
     if not names:
         raise UserError('RUN=: which runs? as in RUN="id id"; `make runs` lists them')
-    found = dict.fromkeys(folder_of(name, runs) for name in names)
+    folders = dict.fromkeys(folder_of(name, runs) for name in names)
     try:
-        for folder in found:
+        for folder in folders:
             shutil.rmtree(folder)
             print(f"removed {folder}")
         mend_latest(runs)
@@ -35,10 +35,10 @@ def folder_of(name: str, runs: Path) -> Path:
     if folder.is_symlink() and name == "latest":
         folder = runs / folder.readlink()
     if "/" in name or name in (".", "..") or folder.is_symlink() or not _written(folder):
-        have = ", ".join(path.name for path in store.folders(runs)[:3]) or "none yet"
-        raise UserError(f"RUN={name}: no run of that id in {runs} (newest: {have})")
+        newest = ", ".join(path.name for path in store.folders(runs)[:3]) or "none yet"
+        raise UserError(f"RUN={name}: no run of that id in {runs} (newest: {newest})")
     try:
-        status = store.load(folder.name, runs).get("status")
+        status = store.load(folder.name, runs).status
     except UserError:
         status = None  # one that cannot be read may go
     if status == RUNNING:
@@ -56,5 +56,5 @@ def mend_latest(runs: Path) -> None:
     latest = runs / "latest"
     if latest.is_symlink() and not latest.exists():
         latest.unlink()
-        if left := store.folders(runs):
-            latest.symlink_to(left[0].name)
+        if others := store.folders(runs):
+            latest.symlink_to(others[0].name)

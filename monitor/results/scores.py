@@ -1,12 +1,13 @@
 """Small computations on results that several rooms need."""
 
 import math
+from collections.abc import Iterable
 
+from monitor.results.result import ClassScore
 from trainer.events import Step
-from trainer.layout import WORKER
 
 
-def percentile(values: list[float], percent: float) -> float | None:
+def percentile(values: Iterable[float], percent: float) -> float | None:
     """The nearest-rank percentile: a value that was measured, never one in between. None for no values."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)] if ordered else None
@@ -14,22 +15,21 @@ def percentile(values: list[float], percent: float) -> float | None:
 
 def joined_loss(steps: list[Step]) -> float | None:
     """The loss of the workers' joined batch: their mean, weighted by samples. None where one of them is not finite."""
-    if any(step.loss is None for step in steps):
-        return None
-    return sum(step.loss * step.samples for step in steps) / sum(step.samples for step in steps)
+    total = 0.0
+    for step in steps:
+        if step.loss is None:
+            return None
+        total += step.loss * step.samples
+    return total / sum(step.samples for step in steps)
 
 
-def per_class(matrix: list[list[int]], classes: list[str]) -> list[dict]:
+def class_scores(matrix: list[list[int]], classes: list[str]) -> list[ClassScore]:
     """Precision, recall, F1 and support of each class from a confusion matrix [true][predicted]. 0 / 0 counts as 0."""
-    report = []
+    scores = []
     for k, name in enumerate(classes):
-        hits, support, claimed = matrix[k][k], sum(matrix[k]), sum(row[k] for row in matrix)
-        precision, recall = hits / claimed if claimed else 0.0, hits / support if support else 0.0
+        hits, support, claims = matrix[k][k], sum(matrix[k]), sum(row[k] for row in matrix)
+        precision = hits / claims if claims else 0.0
+        recall = hits / support if support else 0.0
         f1 = 2 * precision * recall / (precision + recall) if hits else 0.0
-        report.append({"class": name, "precision": precision, "recall": recall, "f1": f1, "support": support})
-    return report
-
-
-def workers(result: dict) -> list[dict]:
-    """The ranks that trained."""
-    return [rank for rank in result["ranks"] if rank.get("role", WORKER) == WORKER and rank["steps"]]
+        scores.append(ClassScore(name=name, precision=precision, recall=recall, f1=f1, support=support))
+    return scores

@@ -2,17 +2,25 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import psutil
+from pydantic import ValidationError
 
 from monitor.errors import UserError
 from monitor.results.machine import process_start
-from monitor.results.result import FAILED, RUNNING, SCHEMA
+from monitor.results.problem import first_problem
+from monitor.results.result import FAILED, RUNNING, SCHEMA, Error, Result
+from monitor.results.upgrade import upgrade
 from trainer import files
 
-WHOLE = {"id", "runtime", "spec", "data", "host", "ranks", "steps", "evaluations", "seconds"}
-WHOLE |= {"train_loss", "test_loss", "test_accuracy"}
-RANK = {"steps", "step_seconds", "phase_seconds", "sent_bytes"}
+KILLED = Error(
+    kind="orchestrator",
+    message="the orchestrator was killed before it could write a result",
+    rank=None,
+    last_lines=[],
+    traceback="",
+)
 
 
 def reserve(folder: Path, classes: int) -> None:
@@ -23,59 +31,71 @@ def reserve(folder: Path, classes: int) -> None:
     files.reserve(folder / "result.json", 65536 + 16 * classes**2)  # a confusion matrix is the largest part
 
 
-def save(result: dict, folder: Path) -> None:
+def save(result: Result, folder: Path) -> None:
     """Write result.json whole or not at all, into the room that was reserved. Raises OSError."""
-    text = json.dumps(result, indent=1, allow_nan=False) + "\n"
+    text = json.dumps(result.document(), indent=1, allow_nan=False) + "\n"
     files.write_whole(folder / "result.json", text, reserved=True)
 
 
-def load(run: str, runs: Path) -> dict:
+def load(run: str, runs: Path) -> Result:
     """The result of a run by id, or of the latest. Raises UserError in one line when it cannot be read."""
+    return parse(run, read(run, runs))
+
+
+def read(run: str, runs: Path) -> dict[str, Any]:
+    """The JSON document of a run by id, or of the latest, as it was written. Raises UserError in one line."""
     folder = runs / run
     try:
-        result = json.loads((folder / "result.json").read_text())
-        if not isinstance(result, dict) or not isinstance(result.get("schema"), int):
+        document = json.loads((folder / "result.json").read_text())
+        schema = document.get("schema") if isinstance(document, dict) else None
+        if not isinstance(schema, int) or schema < 1:
             raise ValueError("not a result of syncbed")
     except FileNotFoundError:
-        have = ", ".join(path.name for path in folders(runs)[:3]) or "none yet"
-        swept = next((f for f in sorted(Path("sweeps").glob("*")) if (f / run / "result.json").is_file()), None)
-        more = f"; RUNS_DIR={swept} has it" if swept else ""
-        raise UserError(f"run {run}: not found in {runs} (newest: {have}){more}") from None
+        raise _not_found(run, runs) from None
     except (OSError, ValueError) as error:
         raise UserError(f"run {run}: result.json cannot be read ({error})") from None
-    if result["schema"] > SCHEMA:
+    if schema > SCHEMA:
         raise UserError(
-            f"run {run}: result schema {result['schema']} is newer than this syncbed reads ({SCHEMA}); update syncbed"
+            f"run {run}: result schema {schema} is newer than this syncbed reads ({SCHEMA}); update syncbed"
         )
-    if not isinstance(result.get("status"), str):
-        raise UserError(f"run {run}: result.json cannot be read (it has no status)")
-    if result["status"] == RUNNING and not _goes_on(result):
-        error = {"kind": "orchestrator", "message": "the orchestrator was killed before it could write a result"}
-        result |= {"status": FAILED, "error": error | {"rank": None, "last_lines": [], "traceback": ""}}
+    return document
+
+
+def parse(run: str, document: dict[str, Any]) -> Result:
+    """The result that a document holds. One that says "running" after its orchestrator has gone is a failed one.
+
+    Raises UserError in one line, which names the first wrong field.
+    """
+    try:
+        result = Result.model_validate(upgrade(document))
+    except ValidationError as error:
+        raise UserError(
+            f"run {run}: its result.json is not one that syncbed wrote ({first_problem(error)}); restore or remove it"
+        ) from None
+    if result.status == RUNNING and not _goes_on(result):
+        result = result.model_copy(update={"status": FAILED, "error": KILLED})
     return result
 
 
-def _goes_on(result: dict) -> bool:
+def _not_found(run: str, runs: Path) -> UserError:
+    newest = ", ".join(path.name for path in folders(runs)[:3]) or "none yet"
+    sweep = next((f for f in sorted(Path("sweeps").glob("*")) if (f / run / "result.json").is_file()), None)
+    more = f"; RUNS_DIR={sweep} has it" if sweep else ""
+    return UserError(f"run {run}: not found in {runs} (newest: {newest}){more}")
+
+
+def _goes_on(result: Result) -> bool:
     """Whether the orchestrator that began this run lives. Where its start is not known, its id has to do."""
-    pid, start = result.get("orchestrator_pid"), result.get("orchestrator_start")
-    if not (isinstance(pid, int) and pid > 0):
+    pid, start = result.orchestrator_pid, result.orchestrator_start
+    if pid is None or pid <= 0:
         return False
     return process_start(pid) == start if start else psutil.pid_exists(pid)
-
-
-def whole(result: dict) -> bool:
-    """Whether a result has what `complete` writes. One that does not is of a run that has not ended, or is damaged."""
-    parts = {"ranks": list, "spec": dict, "seconds": dict}
-    if not result.keys() >= WHOLE or any(not isinstance(result[name], kind) for name, kind in parts.items()):
-        return False
-    ranks = all(isinstance(rank, dict) and rank.keys() >= RANK for rank in result["ranks"])
-    return ranks and "training" in result["seconds"]
 
 
 def folders(runs: Path) -> list[Path]:
     """The run folders, newest first. Ids begin with the time, so names sort by age. Raises UserError."""
     try:
-        found = [path for path in runs.iterdir() if (path / "result.json").exists()] if runs.is_dir() else []
+        paths = [path for path in runs.iterdir() if (path / "result.json").exists()] if runs.is_dir() else []
     except OSError as error:
         raise UserError(f"RUNS_DIR={runs}: cannot be read ({error.strerror or error})") from None
-    return sorted((path for path in found if not path.is_symlink()), key=lambda path: path.name, reverse=True)
+    return sorted((path for path in paths if not path.is_symlink()), key=lambda path: path.name, reverse=True)

@@ -3,13 +3,16 @@
 import csv
 import io
 from dataclasses import dataclass, field
+from typing import Final, Literal
 
 from monitor.results.text import number, share
 from monitor.statistics.estimate import Estimate
 
 Value = str | float | int | Estimate | None
-PER_CENT = "%"
-Places = int | str | None  # how a column is shown: its decimals, PER_CENT for a share of one, None for text and counts
+PER_CENT: Final = "%"
+Places = (
+    int | Literal["%"] | None
+)  # how a column is shown: its decimals, PER_CENT for a share of one, None for text and counts
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,8 @@ class Table:
     @property
     def numeric(self) -> list[bool]:
         """Which columns hold numbers, with an interval or without; they are set to the right."""
-        known = ([v for v in column if v is not None] for column in self._columns())
-        return [bool(own) and not any(isinstance(v, str) for v in own) for own in known]
+        columns = ([v for v in column if v is not None] for column in self._columns())
+        return [bool(values) and not any(isinstance(v, str) for v in values) for values in columns]
 
     def _columns(self) -> list[tuple[Value, ...]]:
         return list(zip(*self.rows, strict=True)) if self.rows else [()] * len(self.headings)
@@ -52,7 +55,7 @@ class Table:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow([heading for heading, _ in columns])
-        writer.writerows(zip(*(["" if v is None else v for v in own] for _, own in columns), strict=True))
+        writer.writerows(zip(*(["" if v is None else v for v in values] for _, values in columns), strict=True))
         return out.getvalue()
 
     def markdown(self) -> str:

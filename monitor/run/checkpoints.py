@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
+from monitor.results.result import CheckpointEntry
 from monitor.runtime.base import Job, Runtime
 from trainer import events
 from trainer.checkpoint_folder import COMPLETE, FOLDER
@@ -39,11 +40,11 @@ class CheckpointFetcher:
         self.wait()
         self._courier.shutdown()
 
-    def facts(self, warn: Callable[[str], None]) -> tuple[list[dict], tuple[int, OSError] | None]:
+    def facts(self, warn: Callable[[str], None]) -> tuple[list[CheckpointEntry], tuple[int, OSError] | None]:
         """For results, after `close`: those that are there, by step, and the step and error of the first that found no
         room. What else went wrong is passed to `warn`.
         """
-        facts: dict[int, dict] = {}  # by step: one may have been done again
+        facts: dict[int, CheckpointEntry] = {}  # by step: one may have been done again
         disk_error = None
         for checkpoint, fetch in self._fetches:
             error = fetch.exception()
@@ -52,10 +53,7 @@ class CheckpointFetcher:
             elif error:
                 warn(f"the checkpoint of step {checkpoint.step} could not be fetched: {error}")
             else:
-                facts[checkpoint.step] = {
-                    "step": checkpoint.step,
-                    "path": fetch.result(),
-                    "bytes": checkpoint.bytes,
-                    "seconds": checkpoint.seconds,
-                }
+                facts[checkpoint.step] = CheckpointEntry(
+                    step=checkpoint.step, path=fetch.result(), bytes=checkpoint.bytes, seconds=checkpoint.seconds
+                )
         return [facts[step] for step in sorted(facts)], disk_error

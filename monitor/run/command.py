@@ -10,7 +10,6 @@ from monitor.clock import CLOCK
 from monitor.errors import BAD_INPUT, FAILED
 from monitor.interrupt import Stop
 from monitor.results import show
-from monitor.results.result import FINISHED
 from monitor.run.launch import run
 from monitor.run.request import Request
 
@@ -24,16 +23,16 @@ def command(settings: dict[str, str], args) -> int:
     result = run(request, console, began, stop)
     stop.done()
     if args.json:
-        print(json.dumps(result, indent=1))
+        print(json.dumps(result.document(), indent=1))
     else:
         show.show(result, console, warnings=False)  # they were shown as they came
-    folder = request.runs / result["id"]
+    folder = request.runs / result.id
     console.print(f"result: {folder / 'result.json'}", highlight=False)
     if request.pages:
         write_pages(folder, console)
-    if result["status"] == FINISHED:
+    if result.error is None:
         return 0
-    return BAD_INPUT if result["error"]["kind"] == "input" else FAILED
+    return BAD_INPUT if result.error.kind == "input" else FAILED
 
 
 def write_pages(folder: Path, console: Console) -> None:

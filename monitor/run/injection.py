@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 from monitor.clock import CLOCK
 from monitor.conditions.faults import OF_RANKS, Fault, at_one_place
 from monitor.errors import UserError
+from monitor.results.result import FaultRecord
 from monitor.run.rank_state import RankState
 from monitor.runtime.base import Runtime
 from trainer import events
@@ -23,7 +24,7 @@ SIGNALS = {"kill": ("KILL", None), "freeze": ("STOP", "CONT")}  # to strike, to 
 
 
 @dataclass
-class FaultRecord:
+class Injection:
     """What became of one fault. Times are Unix seconds, but for `due`: monotonic seconds at which it is to end."""
 
     fault: Fault
@@ -35,15 +36,15 @@ class FaultRecord:
     due: float | None = None
     error: str | None = None
 
-    def facts(self, zero: float = 0.0) -> dict:
+    def facts(self, zero: float = 0.0) -> FaultRecord:
         """For results. `zero`: Unix seconds at which the first step began, from which its times count there."""
-        return {
-            "fault": str(self.fault),
-            "step": self.step,
-            "began_seconds": None if self.began is None else self.began - zero,
-            "ended_seconds": None if self.ended is None else self.ended - zero,
-            "error": self.error,
-        }
+        return FaultRecord(
+            fault=str(self.fault),
+            step=self.step,
+            began_seconds=None if self.began is None else self.began - zero,
+            ended_seconds=None if self.ended is None else self.ended - zero,
+            error=self.error,
+        )
 
 
 class Injector:
@@ -51,7 +52,7 @@ class Injector:
 
     def __init__(self, runtime: Runtime, on_event: Callable[[events.Event], None]):
         self.runtime, self.on_event = runtime, on_event
-        self.records = [FaultRecord(fault) for fault in runtime.faults]
+        self.records = [Injection(fault) for fault in runtime.faults]
         self._of_nodes, self._of_ranks = ThreadPoolExecutor(1), ThreadPoolExecutor(1)  # threads start with a fault
         self._events: SimpleQueue[events.Event] = SimpleQueue()
         self._zero: float | None = None  # monotonic seconds at which the first step of the run began
@@ -99,11 +100,11 @@ class Injector:
                 text = f"FAULT={record.fault}: the run ended before it was due"
                 self.on_event(events.Warning(rank=0, message=text))
 
-    def facts(self) -> list[dict]:
+    def facts(self) -> list[FaultRecord]:
         """For results: of each fault when it began and ended, in seconds from the beginning of the first step."""
         return [record.facts(self._unix_zero) for record in self.records]
 
-    def _worker(self, record: FaultRecord) -> ThreadPoolExecutor:
+    def _worker(self, record: Injection) -> ThreadPoolExecutor:
         return self._of_ranks if record.fault.kind in OF_RANKS else self._of_nodes
 
     def _is_due(self, fault: Fault, now: float) -> bool:
@@ -113,12 +114,12 @@ class Injector:
             return now - self._zero >= fault.at_seconds
         return fault.step is not None and self._step >= fault.step
 
-    def _has_room(self, record: FaultRecord) -> bool:
+    def _has_room(self, record: Injection) -> bool:
         """Whether none that changes the same thing is in force: it took time to begin, and ends later than it says."""
         others = [r for r in self.records if r is not record and r.striking and at_one_place(r.fault, record.fault)]
         return all(other.relieving and other.relieving.done() for other in others)
 
-    def _strike(self, record: FaultRecord, ranks: Sequence[RankState]) -> None:
+    def _strike(self, record: Injection, ranks: Sequence[RankState]) -> None:
         fault, began, step = record.fault, time.monotonic(), self._step
         record.began, record.step = CLOCK.now(), step
         try:
@@ -134,7 +135,7 @@ class Injector:
             record.due = time.monotonic() + fault.lasts_seconds
         self._report(record, "begin", step, time.monotonic() - began)
 
-    def _relieve(self, record: FaultRecord, ranks: Sequence[RankState]) -> None:
+    def _relieve(self, record: Injection, ranks: Sequence[RankState]) -> None:
         fault, began, failure = record.fault, time.monotonic(), None
         try:
             if fault.kind not in OF_RANKS:
@@ -147,7 +148,7 @@ class Injector:
         record.ended, record.error = CLOCK.now(), record.error or failure
         self._report(record, "end", self._step, time.monotonic() - began)
 
-    def _report(self, record: FaultRecord, moment: str, step: int, seconds: float) -> None:
+    def _report(self, record: Injection, moment: str, step: int, seconds: float) -> None:
         """Let the loop pass on the event. `seconds`: how long it took to bring about, or to take back."""
         fault = record.fault
         rank = fault.target if fault.kind in OF_RANKS else 0

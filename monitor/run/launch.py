@@ -5,6 +5,7 @@ from rich.console import Console
 from monitor.conditions import faults
 from monitor.conditions.conditions import Conditions
 from monitor.interrupt import Stop
+from monitor.results.result import Result
 from monitor.run import resume
 from monitor.run.plan import make_plan
 from monitor.run.recorder import Recorder
@@ -13,7 +14,7 @@ from monitor.runtime import choice
 from trainer.spec import DEFAULT_BATCH
 
 
-def run(request: Request, console: Console, began: float, stop: Stop) -> dict:
+def run(request: Request, console: Console, began: float, stop: Stop) -> Result:
     """Train once and return the result, which is in its folder by then. `began`: Unix seconds of the command.
 
     Raises UserError, RunFailed or SpecError.

@@ -1,188 +1,285 @@
-"""TODO monitor.run.outcome."""
+"""The result of a run, from what the orchestrator knows of it when it begins and when it has ended."""
 
+import math
 import os
 import statistics
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from monitor.metrics.sampling import Row, summarise
 from monitor.results.machine import host, own_version, process_start
-from monitor.results.result import FAILED, FINISHED, RUNNING, SCHEMA
-from monitor.results.scores import joined_loss, per_class, percentile
-from monitor.run.recovery import Attempt
-from monitor.run.verdict import Failure, RankState
-from trainer.events import PHASES, Evaluated, finite
+from monitor.results.result import (
+    FAILED,
+    FINISHED,
+    RUNNING,
+    SCHEMA,
+    CheckpointEntry,
+    DataInfo,
+    Error,
+    Evaluation,
+    FaultRecord,
+    Limits,
+    Link,
+    LostWorker,
+    PhaseSeconds,
+    Rank,
+    Restart,
+    Result,
+    ResumedFrom,
+    Seconds,
+    Spec,
+    Staleness,
+    StartupParts,
+    StepSeconds,
+)
+from monitor.results.scores import class_scores, joined_loss, percentile
+from monitor.run.attempts import Attempt
+from monitor.run.rank_state import RankState
+from monitor.run.verdict import Failure
+from trainer.events import PHASES, Evaluated, Ready, Step, Trained
 from trainer.spec import RunSpec
 
 
+@dataclass(frozen=True)
+class RunRecord:
+    """What the recorder knows of a run that has ended. Times are Unix seconds.
+
+    `node_names`, `roles` and `ranks` are by rank. `ranks`: what counts of all attempts; `first`: the attempt with the
+    first step; `links`: what was asked for and what was measured.
+    """
+
+    node_names: Sequence[str]
+    roles: Sequence[str]
+    ranks: Sequence[RankState]
+    first: Attempt
+    restarts: Sequence[Restart]
+    links: Sequence[Mapping]
+    faults: Sequence[FaultRecord]
+    failure: Failure | None
+    evaluated: Evaluated | None
+    checkpoints: Sequence[CheckpointEntry]
+    warnings: Sequence[str]
+    rows: Sequence[Row]
+    began: float
+    ended: float
+
+    @property
+    def ready(self) -> Ready | None:
+        """What a rank said when it had built its model; None when none came that far."""
+        return next((rank.ready for rank in self.ranks if rank.ready), None)
+
+    @property
+    def trained(self) -> Trained | None:
+        """What a rank said after its last step."""
+        return next((rank.trained for rank in self.ranks if rank.trained), None)
+
+
 def begin(
-    run_id: str, runtime: str, spec: RunSpec, data: dict, conditions: dict, resumed_from: dict | None = None
-) -> dict:
+    run_id: str,
+    runtime: str,
+    spec: RunSpec,
+    data: DataInfo,
+    *,
+    limits: Sequence[Mapping],
+    links: Sequence[Mapping],
+    faults: Sequence[FaultRecord] = (),
+    resumed_from: ResumedFrom | None = None,
+) -> Result:
     """The result of a run that has only just begun: what `runs` shows should the orchestrator be killed.
 
-    `conditions`: `limits` and `links`, as a Runtime has them.
+    `limits` and `links` are of each node, as a Runtime has them.
     """
-    return {
-        "schema": SCHEMA,
-        "id": run_id,
-        "status": RUNNING,
-        "error": None,
-        "runtime": runtime,
-        "spec": asdict(spec),
-        **conditions,
-        "resumed_from": resumed_from,
-        "data": data,
-        "orchestrator_pid": os.getpid(),
-        "orchestrator_start": process_start(os.getpid()),
-        "host": host(),
-    }
+    return Result(
+        schema_=SCHEMA,
+        id=run_id,
+        status=RUNNING,
+        error=None,
+        runtime=runtime,
+        spec=Spec.of(spec),
+        limits=[Limits.model_validate(limit) for limit in limits],
+        links=[Link.model_validate(link) for link in links],
+        faults=list(faults),
+        resumed_from=resumed_from,
+        data=data,
+        orchestrator_pid=os.getpid(),
+        orchestrator_start=process_start(os.getpid()),
+        host=host(),
+    )
 
 
-def complete(
-    result: dict,
-    *,
-    ranks: list[RankState],
-    first: Attempt,
-    restarts: list[dict],
-    node_names: list[str],
-    roles: list[str],
-    failure: Failure | None,
-    evaluated: Evaluated | None,
-    checkpoints: list[dict],
-    warnings: list[str],
-    rows: list[Row],
-    began: float,
-    ended: float,
-) -> dict:
-    """The whole result. `began` and `ended` are Unix seconds of the command; every value that is not known is None.
+def complete(begun: Result, record: RunRecord) -> Result:
+    """The whole result of a run that began as `begun`. Every value that is not known is None."""
+    ready, trained, evaluated, failure = record.ready, record.trained, record.evaluated, record.failure
+    samples = (ready.train_samples, ready.test_samples) if ready else (None, None)
+    return Result(
+        schema_=SCHEMA,
+        id=begun.id,
+        status=FAILED if failure else FINISHED,
+        error=error(failure) if failure else None,
+        runtime=begun.runtime,
+        spec=begun.spec,
+        limits=begun.limits,
+        links=[Link.model_validate(link) for link in record.links],
+        faults=list(record.faults),
+        resumed_from=begun.resumed_from,
+        data=DataInfo(label=begun.data.label, key=begun.data.key, train_samples=samples[0], test_samples=samples[1]),
+        host=begun.host,
+        versions={"syncbed": own_version()} | (ready.versions if ready else {}),
+        parameters=ready.parameters if ready else None,
+        gradient_bytes=ready.gradient_bytes if ready else None,
+        steps=ready.steps if ready else None,
+        ranks=ranks(record),
+        train_loss=_finite(train_loss(record.ranks)),
+        test_loss=_finite(evaluated.loss) if evaluated else None,
+        test_accuracy=_finite(evaluated.accuracy) if evaluated else None,
+        test_samples_counted=evaluated.samples if evaluated else None,
+        classes=evaluated.classes if evaluated else None,
+        per_class=class_scores(evaluated.confusion_matrix, evaluated.classes) if evaluated else None,
+        confusion_matrix=evaluated.confusion_matrix if evaluated else None,
+        distinct_samples=trained.distinct_samples if trained else None,
+        samples_seen=sum(step.samples for rank in record.ranks for step in rank.steps),
+        synchronisations=trained.synchronisations if trained else None,
+        lost_workers=lost_workers(record.ranks),
+        evaluations=evaluations(record),
+        checkpoints=list(record.checkpoints),
+        warnings=list(record.warnings),
+        restarts=list(record.restarts),
+        seconds=seconds(record),
+    )
 
-    `ranks`: what counts of all attempts; `first`: the one with the first step.
-    """
-    result = {key: value for key, value in result.items() if not key.startswith("orchestrator_")}
-    ready = next((rank.ready for rank in ranks if rank.ready), None)
-    trained = next((rank.trained for rank in ranks if rank.trained), None)
-    result |= {
-        "status": FAILED if failure else FINISHED,
-        "error": asdict(failure) if failure else None,
-        "data": result["data"]
-        | {
-            "train_samples": ready.train_samples if ready else None,
-            "test_samples": ready.test_samples if ready else None,
-        },
-        "versions": {"syncbed": own_version()} | (ready.versions if ready else {}),
-        "parameters": ready.parameters if ready else None,
-        "gradient_bytes": ready.gradient_bytes if ready else None,
-        "steps": ready.steps if ready else None,
-        "ranks": [
-            rank_summary(rank, *who, rows, [one["from_step"] for one in restarts])
-            for rank, who in enumerate(zip(node_names, roles, ranks, strict=True))
-        ],
-        "train_loss": train_loss(ranks),
-        "test_loss": evaluated.loss if evaluated else None,
-        "test_accuracy": evaluated.accuracy if evaluated else None,
-        "test_samples_counted": evaluated.samples if evaluated else None,
-        "classes": evaluated.classes if evaluated else None,
-        "per_class": per_class(evaluated.confusion_matrix, evaluated.classes) if evaluated else None,
-        "confusion_matrix": evaluated.confusion_matrix if evaluated else None,
-        "distinct_samples": trained.distinct_samples if trained else None,
-        "samples_seen": sum(step.samples for rank in ranks for step in rank.steps),
-        "synchronisations": trained.synchronisations if trained else None,
-        "lost_workers": [
-            {"rank": rank, "step": state.steps[-1].step, "reason": state.lost}
-            for rank, state in enumerate(ranks)
-            if state.lost
-        ],
-        "evaluations": [
-            {"step": e.step, "updates": e.updates, "loss": e.loss, "accuracy": e.accuracy, "seconds": e.time - began}
-            for rank in ranks
-            for e in rank.evaluations
-        ],
-        "checkpoints": checkpoints,
-        "warnings": warnings,
-        "restarts": restarts,
-        "seconds": seconds(ranks, first, restarts, evaluated, began, ended),
-    }
-    return finite(result)
+
+def error(failure: Failure) -> Error:
+    """Why the run failed, as a result says it."""
+    return Error(
+        kind=failure.kind,
+        message=failure.message,
+        rank=failure.rank,
+        last_lines=list(failure.last_lines),
+        traceback=failure.traceback,
+    )
+
+
+def ranks(record: RunRecord) -> list[Rank]:
+    """What each rank did."""
+    restarts = [restart.from_step for restart in record.restarts]
+    each = zip(record.node_names, record.roles, record.ranks, strict=True)
+    return [rank_summary(rank, *of_rank, record.rows, restarts) for rank, of_rank in enumerate(each)]
 
 
 def rank_summary(
-    rank: int, node: str, role: str, state: RankState, rows: list[Row], restarted: Sequence[int] = ()
-) -> dict:
+    rank: int, node: str, role: str, state: RankState, rows: Sequence[Row], restarts: Sequence[int] = ()
+) -> Rank:
     """One rank's figures. Bytes are payload of its collectives; CPU, throttling and network are its node's.
 
-    `restarted`: the steps that the run was restarted from; the first one after each is left out as the very first is.
+    `restarts`: the steps that the run was restarted from; the first one after each is left out as the very first is.
     """
-    counted = [step for step in state.steps[1:] if step.step - 1 not in restarted]
-    whole = [step.step_seconds for step in counted]
+    counted = [step for step in state.steps[1:] if step.step - 1 not in restarts]
     traffic = [event for event in (*state.steps, state.trained, state.served, state.watched) if event]
-    window = None if restarted else state.trained or state.served  # which tell of the last attempt alone
-    own = summarise([row for row in rows if row.node == node], node)
-    return {
-        "rank": rank,
-        "node": node,
-        "role": role,
-        "steps": len(state.steps),
-        "step_seconds": {
-            "mean": statistics.fmean(whole) if whole else None,
-            "median": statistics.median(whole) if whole else None,
-            "p95": percentile(whole, 95),
-        },
-        "phase_seconds": {p: statistics.fmean(s.seconds[p] for s in counted) if counted else None for p in PHASES},
-        "sent_bytes": sum(event.sent_bytes for event in traffic),
-        "received_bytes": sum(event.received_bytes for event in traffic),
-        "interface_sent_bytes": window.interface_sent_bytes if window else None,
-        "interface_received_bytes": window.interface_received_bytes if window else None,
-        "updates": state.served.updates if state.served else None,
-        "staleness": staleness(state),
-        "peak_memory_bytes": state.finished.peak_memory_bytes if state.finished else None,
-        "cpu_seconds": state.finished.cpu_seconds if state.finished else None,
-        "peak_cpu_percent": own["peak_cpu_percent"],
-        "throttled_seconds": own["throttled_seconds"],
-        "node_peak_memory_bytes": own["peak_memory_bytes"],
-        "network_received_bytes": own["network_received_bytes"],
-        "network_sent_bytes": own["network_sent_bytes"],
-    }
+    window = None if restarts else state.trained or state.served  # which tell of the last attempt alone
+    figures = summarise([row for row in rows if row.node == node], node)
+    return Rank(
+        rank=rank,
+        node=node,
+        role=role,
+        steps=len(state.steps),
+        step_seconds=step_seconds(counted),
+        phase_seconds=phase_seconds(counted),
+        sent_bytes=sum(event.sent_bytes for event in traffic),
+        received_bytes=sum(event.received_bytes for event in traffic),
+        interface_sent_bytes=window.interface_sent_bytes if window else None,
+        interface_received_bytes=window.interface_received_bytes if window else None,
+        updates=state.served.updates if state.served else None,
+        staleness=staleness(state),
+        peak_memory_bytes=state.finished.peak_memory_bytes if state.finished else None,
+        cpu_seconds=state.finished.cpu_seconds if state.finished else None,
+        peak_cpu_percent=figures["peak_cpu_percent"],
+        throttled_seconds=figures["throttled_seconds"],
+        node_peak_memory_bytes=figures["peak_memory_bytes"],
+        network_received_bytes=figures["network_received_bytes"],
+        network_sent_bytes=figures["network_sent_bytes"],
+    )
 
 
-def staleness(state: RankState) -> dict | None:
+def step_seconds(steps: Sequence[Step]) -> StepSeconds:
+    """Wall time of these steps."""
+    values = [step.step_seconds for step in steps]
+    return StepSeconds(
+        mean=statistics.fmean(values) if values else None,
+        median=statistics.median(values) if values else None,
+        p95=percentile(values, 95),
+    )
+
+
+def phase_seconds(steps: Sequence[Step]) -> PhaseSeconds:
+    """Mean seconds of each phase of these steps."""
+    means = {phase: statistics.fmean(step.seconds[phase] for step in steps) if steps else None for phase in PHASES}
+    return PhaseSeconds(**means)
+
+
+def staleness(state: RankState) -> Staleness | None:
     """How stale a worker's updates were, where there is such a thing. In the histogram rounded to whole updates."""
     values = [step.staleness for step in state.steps if step.staleness is not None]
     if not values:
         return None
     histogram = {str(count): times for count, times in sorted(Counter(map(round, values)).items())}
-    return {"mean": statistics.fmean(values), "max": max(values), "histogram": histogram}
+    return Staleness(mean=statistics.fmean(values), max=max(values), histogram=histogram)
 
 
-def train_loss(ranks: list[RankState]) -> float | None:
+def train_loss(ranks: Sequence[RankState]) -> float | None:
     """Mean loss of the last step's global batch, weighted by each rank's samples, before that step's update."""
     last = [rank.steps[-1] for rank in ranks if rank.steps and not rank.lost]
     return joined_loss(last) if len({step.step for step in last}) == 1 else None
 
 
-def seconds(
-    ranks: list[RankState],
-    first: Attempt,
-    restarts: list[dict],
-    evaluated: Evaluated | None,
-    began: float,
-    ended: float,
-) -> dict:
+def lost_workers(ranks: Sequence[RankState]) -> list[LostWorker]:
+    """The workers that the others went on without."""
+    return [
+        LostWorker(rank=rank, step=state.steps[-1].step, reason=state.lost)
+        for rank, state in enumerate(ranks)
+        if state.lost
+    ]
+
+
+def evaluations(record: RunRecord) -> list[Evaluation]:
+    """The scores while training went on, with seconds since the command."""
+    return [
+        Evaluation(
+            step=event.step,
+            updates=event.updates,
+            loss=_finite(event.loss),
+            accuracy=event.accuracy,
+            seconds=event.time - record.began,
+        )
+        for rank in record.ranks
+        for event in rank.evaluations
+    ]
+
+
+def seconds(record: RunRecord) -> Seconds:
     """Where the time went. Start-up ends when the first step begins; its parts add up to it.
 
     Training is from there to the end of the last step, with what was lost to restarts: `recovery` of it.
     """
-    start = first.first_step
-    parts = None
+    start = record.first.first_step
+    startup = parts = training = None
     if start is not None:
-        launched = max(rank.started.time for rank in first.ranks if rank.started)
-        parts = {"prepare_and_launch": launched - began, "import_and_build": start - launched}
-    trained = [rank.trained.time - start if restarts else rank.trained.seconds for rank in ranks if rank.trained]
-    return {
-        "startup": start - began if parts else None,
-        "startup_parts": parts,
-        "training": max(trained) if trained else None,
-        "recovery": sum(one["lost_seconds"] + (one["startup_seconds"] or 0.0) for one in restarts),
-        "evaluation": evaluated.seconds if evaluated else None,
-        "total": ended - began,
-    }
+        launched = max(rank.started.time for rank in record.first.ranks if rank.started)
+        startup = start - record.began
+        parts = StartupParts(prepare_and_launch=launched - record.began, import_and_build=start - launched)
+        ends = [rank.trained for rank in record.ranks if rank.trained]
+        spans = [end.time - start if record.restarts else end.seconds for end in ends]
+        training = max(spans, default=None)
+    return Seconds(
+        startup=startup,
+        startup_parts=parts,
+        training=training,
+        recovery=sum(restart.lost_seconds + (restart.startup_seconds or 0.0) for restart in record.restarts),
+        evaluation=record.evaluated.seconds if record.evaluated else None,
+        total=record.ended - record.began,
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    """The value; None for one that is not finite, which JSON cannot hold."""
+    return value if value is not None and math.isfinite(value) else None

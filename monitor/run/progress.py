@@ -1,14 +1,13 @@
 """What a person sees while a run goes on: a live table on a terminal, plain lines elsewhere."""
 
 import time
-from dataclasses import asdict
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from monitor.conditions.faults import AT_ONCE
-from monitor.results.attempts import sentence
+from monitor.results import sentences
 from monitor.results.scores import joined_loss
 from monitor.results.text import number, share
 from trainer import events
@@ -70,7 +69,7 @@ class Progress:
                 self._notice(f"fault {event.fault} {event.moment}s after step {event.step}{failure}")
             case events.Restart():
                 self._begin_attempt()
-                self._notice(f"restart {event.attempt}: {sentence(asdict(event))}")
+                self._notice(f"restart {event.attempt}: {sentences.of_restart(event)}")
         if self._live:
             self._live.update(self._table(), refresh=True)
 

@@ -17,10 +17,11 @@ from monitor.errors import Busy, RunFailed, UserError
 from monitor.interrupt import Stop
 from monitor.metrics.sampling import Row, missing, write_csv
 from monitor.results import store
+from monitor.results.result import CheckpointEntry, DataInfo, Result, ResumedFrom
 from monitor.run import outcome
 from monitor.run.checkpoints import CheckpointFetcher
 from monitor.run.folder import make_folder
-from monitor.run.injection import FaultRecord
+from monitor.run.injection import Injection
 from monitor.run.plan import Plan
 from monitor.run.progress import Progress
 from monitor.run.recovery import Origin, Recovery, RestartPolicy
@@ -52,19 +53,22 @@ class Recorder:
         policy = RestartPolicy(plan.restarts, origin, self.checkpoints.wait)
         self.recovery = Recovery(runtime, self.job, self._take, stop, policy)
 
-    def _first_result(self) -> dict:
+    def _first_result(self) -> Result:
         """What `runs` shows of it from now on, should the orchestrator be killed."""
         source, resumed_from = self.plan.source, None
         if source:
-            resumed_from = {"run": source.run_id, "step": source.step}
+            resumed_from = ResumedFrom(run=source.run_id, step=source.step)
             self.console.print(f"going on from step {source.step} of run {source.run_id}", highlight=False)
-        data = {"label": self.plan.prepared.label, "key": self.plan.prepared.key}
-        conditions = {
-            "limits": self.runtime.limits,
-            "links": self.runtime.links,
-            "faults": [FaultRecord(fault).facts() for fault in self.runtime.faults],
-        }
-        return outcome.begin(self.job.run_id, self.runtime.name, self.spec, data, conditions, resumed_from)
+        return outcome.begin(
+            self.job.run_id,
+            self.runtime.name,
+            self.spec,
+            DataInfo(label=self.plan.prepared.label, key=self.plan.prepared.key),
+            limits=self.runtime.limits,
+            links=self.runtime.links,
+            faults=[Injection(fault).facts() for fault in self.runtime.faults],
+            resumed_from=resumed_from,
+        )
 
     def _begin(self, classes: int) -> None:
         """Write what is known before the run, and take the room for its result. Raises RunFailed."""
@@ -77,7 +81,7 @@ class Recorder:
             why = error.strerror or error
             raise RunFailed(f"{self.folder} cannot be written: {why}; nothing was started") from None
 
-    def follow(self) -> dict:
+    def follow(self) -> Result:
         """Run, then write what came of it, however it ended. Raises Busy when another run holds the nodes."""
         failure = None
         try:
@@ -170,7 +174,7 @@ class Recorder:
         except (UserError, OSError) as error:
             self.warnings.append(f"the nodes could not be tidied: {error}")
 
-    def _finish(self, failure: Failure | None, rows: list[Row]) -> dict:
+    def _finish(self, failure: Failure | None, rows: list[Row]) -> Result:
         """Write metrics.csv and the result. Raises RunFailed when that cannot be done."""
         if not (self.folder / "spec.json").exists():
             shutil.rmtree(self.folder, ignore_errors=True)  # a rank may have made it again
@@ -194,14 +198,15 @@ class Recorder:
             ) from None
         return result
 
-    def _last_result(self, failure: Failure | None, checkpoints: list[dict], rows: list[Row]) -> dict:
-        return outcome.complete(
-            self.result | {"links": self.runtime.links, "faults": self.recovery.injector.facts()},
+    def _last_result(self, failure: Failure | None, checkpoints: list[CheckpointEntry], rows: list[Row]) -> Result:
+        record = outcome.RunRecord(
+            node_names=self.node_names,
+            roles=[seat.role for seat in self.job.seats],
             ranks=self.recovery.ranks,
             first=self.recovery.first,
             restarts=self.recovery.restarts(),
-            node_names=self.node_names,
-            roles=[seat.role for seat in self.job.seats],
+            links=self.runtime.links,
+            faults=self.recovery.injector.facts(),
             failure=failure,
             evaluated=self.evaluated,
             checkpoints=checkpoints,
@@ -210,3 +215,4 @@ class Recorder:
             began=self.began,
             ended=CLOCK.now(),
         )
+        return outcome.complete(self.result, record)

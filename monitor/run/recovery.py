@@ -13,6 +13,7 @@ from pathlib import Path
 from monitor.clock import CLOCK
 from monitor.errors import RunFailed, UserError
 from monitor.interrupt import Stop
+from monitor.results.result import Restart
 from monitor.run.attempts import Attempt, joined_ranks, lost_work
 from monitor.run.injection import Injector
 from monitor.run.rank_state import RankState
@@ -146,23 +147,23 @@ class Recovery:
         """The attempt that came as far as a step, or the last."""
         return next((attempt for attempt in self.attempts if attempt.first_step is not None), self.attempts[-1])
 
-    def restarts(self) -> list[dict]:
+    def restarts(self) -> list[Restart]:
         """What result.json says of each."""
         facts = []
         # One whose attempt did not come to be is not among them.
         for restart, attempt in zip(self.restart_events, self.attempts[1:], strict=False):
             steps = lost_work(self.attempts[: restart.attempt], restart)
             facts.append(
-                {
-                    "attempt": restart.attempt,
-                    "kind": restart.kind,
-                    "message": restart.message,
-                    "from_step": restart.from_step,
-                    "lost_steps": restart.lost_steps,
-                    "lost_samples": sum(step.samples for step in steps),
-                    "lost_sent_bytes": sum(step.sent_bytes for step in steps),
-                    "lost_seconds": restart.lost_seconds,
-                    "startup_seconds": None if attempt.first_step is None else attempt.first_step - attempt.began,
-                }
+                Restart(
+                    attempt=restart.attempt,
+                    kind=restart.kind,
+                    message=restart.message,
+                    from_step=restart.from_step,
+                    lost_steps=restart.lost_steps,
+                    lost_samples=sum(step.samples for step in steps),
+                    lost_sent_bytes=sum(step.sent_bytes for step in steps),
+                    lost_seconds=restart.lost_seconds,
+                    startup_seconds=None if attempt.first_step is None else attempt.first_step - attempt.began,
+                )
             )
         return facts

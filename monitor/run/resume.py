@@ -27,7 +27,7 @@ class Source:
     folder: Path
     step: int
     spec: RunSpec
-    data_key: str | None
+    data_key: str
     data_label: str
 
     def spec_of(self, settings: Mapping[str, str]) -> RunSpec:
@@ -93,8 +93,8 @@ def find(wanted: str, runs: Path) -> Source:
         raise UserError(f"RESUME={wanted}: {error}{earlier}") from None
     except SpecError as error:
         raise UserError(f"RESUME={wanted}: its spec is of another version of syncbed: {error}") from None
-    data = store.load(run.name, run.parent).get("data", {})
-    return Source(run.name, checkpoints[-1], checkpoint.step, spec, data.get("key"), data.get("label", "unknown data"))
+    data = store.load(run.name, run.parent).data
+    return Source(run.name, checkpoints[-1], checkpoint.step, spec, data.key, data.label)
 
 
 def _one_that_has(runs: Path) -> str:

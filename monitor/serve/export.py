@@ -43,7 +43,7 @@ def command(settings: dict[str, str], args) -> int:
 
 def present(run: str, runs: Path) -> Path | None:
     """The run's artefact, where there is a whole one of its last checkpoint."""
-    folder = runs / store.load(run, runs)["id"] / FOLDER
+    folder = runs / store.load(run, runs).id / FOLDER
     checkpoints = complete_ones(folder.parent / CHECKPOINTS)
     try:
         about = json.loads((folder / ABOUT).read_text())
@@ -58,21 +58,22 @@ def present(run: str, runs: Path) -> Path | None:
 def export(run: str, runs: Path) -> Path:
     """Export the run's last complete checkpoint; returns the folder. Raises UserError in one line."""
     result = store.load(run, runs)
-    home = runs / result["id"]
+    home = runs / result.id
     checkpoints = complete_ones(home / CHECKPOINTS)
     if not checkpoints:
         why = {RUNNING: " yet; EVERY=n writes one each n steps", FAILED: ", as it failed before"}
         newest = next((f.name for f in store.folders(runs) if complete_ones(f / CHECKPOINTS)), None)
         instead = f"RUN={newest} has one" if newest else "train again (a sweep keeps them with KEEP=1)"
-        end = why.get(result["status"], "")
+        end = why.get(result.status, "")
         raise UserError(f"RUN={run}: it has no complete checkpoint to export{end}; {instead}")
     try:
         verify(checkpoints[-1], [MODEL])
     except DamagedError as error:
         raise UserError(f"RUN={run}: {error}") from None
-    of_the_end = result.get("steps") == int(checkpoints[-1].name[5:])
-    scores = {name: result.get(name) if of_the_end else None for name in ("test_accuracy", "test_loss")}
-    facts = json.dumps({"run": result["id"], "metrics": scores, "syncbed": own_version()})
+    scores: dict[str, float | None] = {"test_accuracy": None, "test_loss": None}
+    if result.steps == int(checkpoints[-1].name[5:]):
+        scores = {"test_accuracy": result.test_accuracy, "test_loss": result.test_loss}
+    facts = json.dumps({"run": result.id, "metrics": scores, "syncbed": own_version()})
     here = all(importlib.util.find_spec(name) for name in ("torch", "safetensors"))
     try:
         with tempfile.TemporaryDirectory(dir=home, prefix=f".{FOLDER}-") as work:

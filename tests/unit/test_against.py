@@ -1,5 +1,7 @@
 """A figure against a setting: the numbers are those of the runs, at the values they ran with."""
 
+from dataclasses import replace
+
 import pytest
 from report_cases import write_run
 
@@ -8,6 +10,7 @@ from monitor.experiments.figures import samples_per_second
 from monitor.experiments.grouping import Group
 from monitor.experiments.pages.against import against
 from monitor.report.plots import Bars, Lines, svg
+from monitor.results.result import Result
 from monitor.results.store import load
 
 
@@ -44,9 +47,11 @@ def test_rates_are_an_axis_in_order_whatever_their_unit(tmp_path):
 
 def test_values_that_are_no_numbers_are_bars_of_what_the_change_costs(tmp_path):
     found = pairs(tmp_path, "CPUS", "0.5", "0.5,0.1")
-    slow = found[1][1].results[0]
+    cell, group = found[1]
+    slow = group.results[0].document()
     for rank in slow["ranks"]:
         rank["step_seconds"]["mean"] *= 4
+    found[1] = (cell, replace(group, results=(Result.model_validate(slow),)))
     _, ratios, bars = against(found, "a", "CPUS", "step")
     assert [round(row[2].value, 6) for row in ratios.rows] == [0.25, 1]
     assert isinstance(bars, Bars) and bars.labels == ["1n", "2n"]

@@ -7,13 +7,15 @@ from pydantic import TypeAdapter, ValidationError
 from test_figures import result
 
 from monitor.errors import UserError
-from monitor.experiments.claims import FAILS, HOLDS, UNKNOWN, Claim, judge, told
+from monitor.experiments.claims import FAILS, HOLDS, UNKNOWN, Claim, judge
 from monitor.experiments.grouping import Group
+from monitor.results.problem import first_problem
+from monitor.results.result import Result
 from trainer import events
 from trainer.events import PHASES
 
 
-def group(*runs: dict, folder: Path = Path()) -> Group:
+def group(*runs: Result, folder: Path = Path()) -> Group:
     return Group("", runs, (folder,) * len(runs))
 
 
@@ -99,7 +101,7 @@ class TestSameLoss:
 
     def test_ranks_that_saw_everything_may_have_shared_it(self):
         two = lossy(2.0, distinct=1000, seen=4000)
-        assert len(two.results[0]["ranks"]) > 1
+        assert len(two.results[0].ranks) > 1
         assert verdict("same_loss", {"a": two, "b": two}, of=["a", "b"])[0] == UNKNOWN
 
     def test_losses_of_nothing(self):
@@ -178,8 +180,8 @@ def test_what_cannot_be_told_says_why():
 def test_a_claim_that_is_no_claim_is_one_line(said, told_of):
     with pytest.raises(ValidationError) as error:
         claim(**said)
-    assert told_of in told(error.value)
-    assert "\n" not in told(error.value)
+    assert told_of in first_problem(error.value)
+    assert "\n" not in first_problem(error.value)
 
 
 @pytest.mark.parametrize("of", [["a", "nobody"], ["a", "b | NODES=3"], ["a", "b"]])

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from report_cases import ended, write_document
 
 from monitor import cli
 from monitor.cluster.settings import ClusterSettings
@@ -235,7 +236,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
     for i in range(200):
         folder = tmp_path / f"2026-{i}"
         folder.mkdir()
-        (folder / "result.json").write_text('{"schema": 1, "status": "finished", "more": "' + 1000 * "x" + '"}')
+        write_document(folder, ended(folder.name, more=1000 * "x"))
     command = [sys.executable, "-m", "monitor.cli", "runs", "--json", f"RUNS_DIR={tmp_path}"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2])
     process.stdout.read(1)

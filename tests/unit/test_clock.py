@@ -140,12 +140,12 @@ def test_a_run_under_a_clock_that_is_set_has_its_durations_and_one_warning(tmp_p
     take = run._take
     run.recovery.supervisor.on_event = lambda event: [take(event), script(event)]
     result = run.follow()
-    assert result["status"] == "finished", result["error"]
-    assert -1 < result["seconds"]["startup"] < 30
-    assert 0 <= result["seconds"]["total"] < 60
-    (warning,) = [text for text in result["warnings"] if "clock" in text]
+    assert result.status == "finished", result.error
+    assert -1 < result.seconds.startup < 30
+    assert 0 <= result.seconds.total < 60
+    (warning,) = [text for text in result.warnings if "clock" in text]
     assert f"set {'forward' if by > 0 else 'back'} by 3600 s in mid-run" in warning
-    assert not any("no rows" in text and "3600" in text for text in result["warnings"])
+    assert not any("no rows" in text and "3600" in text for text in result.warnings)
     times = [s.time for s in run.recovery.ranks[0].steps]
     assert abs(times[1] - times[0]) < 30
     monkeypatch.undo()

@@ -5,14 +5,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from report_cases import write_document
 from rich.console import Console
-from test_figures import result
+from test_figures import document, result
 
 from monitor.errors import UserError
 from monitor.experiments import compare_command, comparison
 from monitor.experiments.grouping import Group
-from monitor.results import store
-from monitor.results.result import SCHEMA
+from monitor.results.result import Result
 from monitor.results.table import text
 from monitor.results.text import share
 from monitor.run.progress import Progress
@@ -21,7 +21,7 @@ from trainer.events import Monitored
 ARGS = SimpleNamespace(json=False)
 
 
-def labelled(label: str, *runs: dict) -> Group:
+def labelled(label: str, *runs: Result) -> Group:
     return Group(label, runs, (Path(),) * len(runs))
 
 
@@ -108,14 +108,13 @@ def runs(tmp_path, monkeypatch):
     for name, more in (("a", {"nodes": 1}), ("b", {"nodes": 2}), ("c", {"status": "failed"})):
         folder = tmp_path / "runs" / name
         folder.mkdir(parents=True)
-        made = result(**more) | {"schema": SCHEMA, "id": name}
-        store.save(made, folder)
+        made = document(id=name, **more)
+        write_document(folder, made)
     for name, odd in (
         ("half", {"schema": 1, "status": "finished"}),
         ("odd", made | {"status": "finished", "ranks": [1]}),
     ):
-        (tmp_path / "runs" / name).mkdir()
-        store.save(odd, tmp_path / "runs" / name)
+        write_document(tmp_path / "runs" / name, odd)
     return tmp_path
 
 

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from report_cases import begun
 from scripted import runtime_of
 
 from monitor.capabilities import RUNTIMES
@@ -10,6 +11,8 @@ from monitor.conditions import faults
 from monitor.conditions.conditions import Conditions, Unavailable
 from monitor.conditions.faults import AT_ONCE, KINDS, Fault
 from monitor.experiments import cells
+from monitor.results import sentences, words
+from monitor.results.result import FaultRecord, Result
 from trainer.spec import RunSpec, SpecError
 
 SPEC = RunSpec(nodes=4, nproc=2, batch=8, steps=100)
@@ -146,13 +149,17 @@ def test_local_ranks_are_killed_and_frozen_and_nothing_else():
         Conditions.of({"FAULT": "kill:1@5s; restart:1@9s"}, SPEC, RUNTIMES["local"])
 
 
+def told(record: dict) -> str:
+    return sentences.of_fault(FaultRecord.model_validate(record))
+
+
 def test_a_result_tells_its_faults_in_words():
     done = {"fault": "freeze:1@1s+2s", "step": 7, "began_seconds": 1.02, "ended_seconds": 3.1, "error": None}
-    assert faults.sentence(done) == "freeze:1@1s+2s: from 1.0 s to 3.1 s, after step 7"
+    assert told(done) == "freeze:1@1s+2s: from 1.0 s to 3.1 s, after step 7"
     late = {"fault": "kill:1@9s", "step": None, "began_seconds": None, "ended_seconds": None, "error": None}
-    assert faults.sentence(late) == "kill:1@9s: the run ended before it was due"
+    assert told(late) == "kill:1@9s: the run ended before it was due"
     struck = done | {"fault": "kill:1@1s"}
-    assert faults.sentence(struck) == "kill:1@1s: at 1.0 s, after step 7"  # that its attempt ended is no end of it
+    assert told(struck) == "kill:1@1s: at 1.0 s, after step 7"  # that its attempt ended is no end of it
     failed = done | {"ended_seconds": None, "error": "could not be brought about: no such node"}
-    assert faults.sentence(failed).endswith("after step 7: could not be brought about: no such node")
-    assert faults.text([done, late]) == "freeze:1@1s+2s; kill:1@9s"
+    assert told(failed).endswith("after step 7: could not be brought about: no such node")
+    assert words.of_faults(Result.model_validate(begun("x", faults=[done, late]))) == "freeze:1@1s+2s; kill:1@9s"

@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from report_cases import ended
 
 from monitor.errors import UserError
 from monitor.experiments import figures, grouping
 from monitor.experiments.grouping import Group
+from monitor.results.result import Result
 from trainer import events
 from trainer.events import PHASES
 
@@ -15,33 +17,38 @@ SPEC = {"sync": "ddp", "model": "cnn3", "data": "synthetic", "nodes": 2, "nproc"
 SPEC |= {"precision": "fp32"}
 
 
-def result(step=0.5, exposed=0.1, steps=4, **changes) -> dict:
-    """A result of one rank per node; `step` may be a list, one for each worker."""
+def result(*step, **changes) -> Result:
+    """A result of one rank per node, as `document` says."""
+    return Result.model_validate(document(*step, **changes))
+
+
+def document(step=0.5, exposed=0.1, steps=4, **changes) -> dict:
+    """The document of one rank per node; `step` may be a list, one for each worker."""
     spec = SPEC | {k: v for k, v in changes.items() if k in SPEC and k != "data"}
     times = step if isinstance(step, list) else [step] * (spec["nodes"] * spec["nproc"])
-    rest = {
-        **{"status": "finished", "runtime": "local", "data": {"key": "k"}, "steps": steps, "evaluations": []},
-        **{
-            "train_loss": 1.5,
-            "test_loss": 1.25,
-            "test_accuracy": 0.9,
-            "seconds": {"training": 2.0},
-            "samples_seen": 48,
-            "resumed_from": None,
-            "host": {},
-        },
+    rest = ended("x", runtime="local", steps=steps, samples_seen=48, seconds={"training": 2.0}, spec=spec)
+    rest |= {"train_loss": 1.5, "test_loss": 1.25, "test_accuracy": 0.9, "evaluations": []}
+    ranks = [rank_of(rank, steps, seconds, exposed) for rank, seconds in enumerate(times)]
+    changes = {k: v for k, v in changes.items() if k not in SPEC or k == "data"}
+    if "data" in changes:
+        changes["data"] = {"label": "images", **changes["data"]}
+    return rest | {"ranks": ranks} | changes
+
+
+def rank_of(rank: int, steps: int, seconds: float | None, exposed: float | None, **changes) -> dict:
+    return {
+        **{"rank": rank, "node": f"local-{rank}", "role": "worker", "steps": steps, "received_bytes": 0},
+        **{"sent_bytes": 1_000_000 * steps, "step_seconds": {"mean": seconds, "median": seconds, "p95": seconds}},
+        **{"phase_seconds": dict.fromkeys(PHASES, 0.0) | {"sync": exposed}},
+        **changes,
     }
-    ranks = [
-        {
-            **{"role": "worker", "steps": steps, "sent_bytes": 1_000_000 * steps, "step_seconds": {"mean": seconds}},
-            "phase_seconds": dict.fromkeys(PHASES, 0.0) | {"sync": exposed},
-        }
-        for seconds in times
-    ]
-    return rest | {"spec": spec, "ranks": ranks} | {k: v for k, v in changes.items() if k not in SPEC or k == "data"}
 
 
-def group(*runs: dict) -> Group:
+def score(step: int, accuracy: float) -> dict:
+    return {"step": step, "updates": None, "loss": 1.0, "accuracy": accuracy, "seconds": 1.0}
+
+
+def group(*runs: Result) -> Group:
     return Group("", runs, (Path(),) * len(runs))
 
 
@@ -82,9 +89,8 @@ def test_a_run_of_one_step_has_no_step_time():
 
 
 def test_servers_and_evaluators_are_no_workers():
-    run = result()
-    server = {"role": "server", "steps": 0, "sent_bytes": 6_000_000, "step_seconds": {"mean": None}}
-    run["ranks"].append(server | {"phase_seconds": dict.fromkeys(PHASES)})
+    server = rank_of(2, 0, None, None, role="server", sent_bytes=6_000_000, phase_seconds=dict.fromkeys(PHASES))
+    run = result(ranks=[*document()["ranks"], server])
     assert figures.step_seconds(run) == 0.5
     assert figures.step_megabytes(run) == pytest.approx((4 + 4 + 6) / 4)
 
@@ -124,7 +130,7 @@ def recorded(folder: Path, *said: events.Event) -> Path:
 class TestReached:
     def test_time_and_bytes_to_an_accuracy(self, tmp_path):
         recorded(tmp_path, *(step(rank, n, n * (1.0 + rank)) for rank in range(2) for n in range(1, 5)))
-        run = result(evaluations=[{"step": 2, "accuracy": 0.6}, {"step": 3, "accuracy": 0.8}])
+        run = result(evaluations=[score(2, 0.6), score(3, 0.8)])
         found = figures.reached(run, tmp_path, 0.8)
         # steps 1..3: rank 0 took 1 + 2 + 3 s, rank 1, which the score waited for, twice that; 10 bytes each
         assert (found.step, found.accuracy, found.seconds, found.sent_bytes) == (3, 0.8, pytest.approx(12), 60)
@@ -134,7 +140,7 @@ class TestReached:
     def test_what_is_merge_states_at_the_end_belongs_to_the_last_score(self, tmp_path):
         steps = [step(rank, n, 1.0) for rank in range(2) for n in range(1, 5)]
         recorded(tmp_path, *steps, trained(0, 104.5, sent=1000), trained(1, 104.75, sent=1000))
-        run = result(evaluations=[{"step": 2, "accuracy": 0.6}])
+        run = result(evaluations=[score(2, 0.6)])
         last = figures.reached(run, tmp_path, 0.9)
         assert (last.sent_bytes, last.seconds) == (80 + 2000, pytest.approx(4.75))
         before = figures.reached(run, tmp_path, 0.6)
@@ -143,9 +149,10 @@ class TestReached:
     def test_what_servers_send_counts_too(self, tmp_path):
         steps = [step(rank, n, 1.0, received=7) for rank in range(2) for n in range(1, 5)]
         recorded(tmp_path, *steps, trained(0, 104, received=50), trained(1, 104, received=50))
-        run = result(evaluations=[{"step": 2, "accuracy": 0.6}])
+        run = result(evaluations=[score(2, 0.6)])
         assert figures.reached(run, tmp_path, 0.6).sent_bytes == 4 * 10  # no server: received is what others sent
-        run["ranks"].append({"role": "server", "steps": 0, "sent_bytes": 156})
+        server = rank_of(2, 0, None, None, role="server", sent_bytes=156)
+        run = result(evaluations=[score(2, 0.6)], ranks=[*document()["ranks"], server])
         assert figures.reached(run, tmp_path, 0.6).sent_bytes == 4 * (10 + 7)
         assert figures.reached(run, tmp_path, 0.9).sent_bytes == 8 * (10 + 7) + 100
 
@@ -162,12 +169,11 @@ class TestReached:
 
 
 def test_a_worker_that_was_lost_counts_for_the_steps_it_did():
-    run = result([0.5, 0.5], steps=100)
-    run["ranks"][1]["steps"] = 10
-    assert figures.samples_per_second(run) == pytest.approx(12 + 1.2)
-    run["ranks"][1]["steps"] = 0  # after a resume it may have done none
-    run["ranks"][1]["step_seconds"]["mean"] = None
-    assert figures.samples_per_second(run) == pytest.approx(12)
+    whole = rank_of(0, 100, 0.5, 0.1)
+    lost = rank_of(1, 10, 0.5, 0.1)
+    assert figures.samples_per_second(result(ranks=[whole, lost])) == pytest.approx(12 + 1.2)
+    lost = rank_of(1, 0, None, 0.1)  # after a resume it may have done none
+    assert figures.samples_per_second(result(ranks=[whole, lost])) == pytest.approx(12)
 
 
 def test_speed_up_of_whole_trainings():

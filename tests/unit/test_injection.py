@@ -116,7 +116,7 @@ def test_seconds_count_from_the_beginning_of_the_first_step(monkeypatch):
     assert bed.signals[1] == ["STOP", "CONT"]
     assert bed.moments == [("freeze:1", "begin", None), ("freeze:1", "end", None)]
     (told,) = bed.injector.facts()
-    assert (told["began_seconds"], told["ended_seconds"]) == (pytest.approx(10.1), pytest.approx(15.2))
+    assert (told.began_seconds, told.ended_seconds) == (pytest.approx(10.1), pytest.approx(15.2))
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_what_the_run_did_not_come_to_is_warned_of(monkeypatch):
     bed.injector.close()
     assert [event.message for event in bed.said] == ["FAULT=kill:2@step=3: the run ended before it was due"]
     none = {"step": None, "began_seconds": None, "ended_seconds": None, "error": None}
-    assert bed.injector.facts() == [{"fault": "kill:2@step=3"} | none]
+    assert [told.model_dump() for told in bed.injector.facts()] == [{"fault": "kill:2@step=3"} | none]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_what_cannot_be_done_is_told_and_tried_to_be_taken_back(monkeypatch, can
     bed.tick()
     bed.injector.end(bed.ranks)
     assert bed.place.done == [("strike", "partition"), ("relieve", "partition")]
-    assert bed.injector.facts()[0]["error"] == says
+    assert bed.injector.facts()[0].error == says
     assert bed.moments[-1] == ("partition:0|1", "end", says)
 
 
@@ -223,7 +223,7 @@ def test_events_and_result_agree_on_the_step_it_began_at(monkeypatch):
     bed.place.strike = lambda fault: bed.did(7)
     bed.did(1)
     bed.tick()
-    assert [event.step for event in bed.said] == [told["step"] for told in bed.injector.facts()] == [1]
+    assert [event.step for event in bed.said] == [told.step for told in bed.injector.facts()] == [1]
 
 
 @pytest.mark.parametrize("method", ["strike", "relieve"])
@@ -236,7 +236,7 @@ def test_what_nobody_thought_of_is_told_too(monkeypatch, method):
     bed.did(1)
     bed.tick()
     bed.injector.end(bed.ranks)
-    assert bed.injector.facts()[0]["error"].endswith("ValueError: no JSON")
+    assert bed.injector.facts()[0].error.endswith("ValueError: no JSON")
 
 
 def test_no_fault_strikes_twice_and_none_before_the_next_attempt_trains(monkeypatch):
@@ -278,7 +278,7 @@ def test_a_restarted_run_keeps_its_faults_and_warns_of_the_late_ones(tmp_path):
     stop = SimpleNamespace(asked=False, running=lambda: None, writing=lambda: None)
     recovery = Recovery(runtime, job, said.append, stop, RestartPolicy(1))
     assert recovery.run() is None
-    assert [one["began_seconds"] is None for one in recovery.injector.facts()] == [False, True]
+    assert [one.began_seconds is None for one in recovery.injector.facts()] == [False, True]
     warned = [event.message for event in said if isinstance(event, events.Warning)]
     assert warned == ["FAULT=kill:1@step=90: the run ended before it was due"]
 

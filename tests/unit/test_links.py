@@ -7,12 +7,15 @@ import sys
 from dataclasses import asdict
 
 import pytest
+from report_cases import begun
 
 from monitor.capabilities import RUNTIMES
 from monitor.conditions.conditions import Conditions
 from monitor.conditions.links import PROFILES, Link, link
 from monitor.errors import RunFailed, UserError
 from monitor.results import words
+from monitor.results.result import Result
+from monitor.results.store import parse
 from monitor.runtime import wires
 from node import probe, shaping
 from trainer.spec import RunSpec, SpecError
@@ -204,41 +207,43 @@ class TestJudge:
             assert self.warned([even, uneven], seen(ms=ms), seen(ms=ms)) == []
 
 
-def test_runs_are_told_apart_by_their_links():
-    def result(**more) -> dict:
-        return {"spec": {"data": "cifar10"}, "runtime": "docker", "data": {}, **more}
+def result(**changes) -> Result:
+    return Result.model_validate(begun("x", **changes))
 
+
+def test_runs_are_told_apart_by_their_links():
     shaped = result(links=[Link(50_000_000, 20).facts(), Link(100_000_000, 20).facts()])
     plain = result(links=[])
     assert words.differences(shaped, [shaped, plain]) == "RATE=50mbit,100mbit DELAY=20ms"
     assert words.differences(plain, [shaped, plain]) == "no RATE no DELAY"
-    assert words.flat(result())["rate"] == ""  # of a version that had no links
+    old = {name: value for name, value in begun("x").items() if name != "links"} | {"schema": 1}
+    assert words.flat(parse("x", old))["rate"] == ""  # of a version that had no links
 
 
 def test_runs_are_told_apart_by_their_congestion_control():
-    def result(*links) -> dict:
-        return {"spec": {"data": "cifar10"}, "runtime": "docker", "data": {}, "links": [one.facts() for one in links]}
+    def linked(*links) -> Result:
+        return result(links=[one.facts() for one in links])
 
-    usual, other = (result(*[link({"RATE": "5mbit"} | more)] * 2) for more in ({}, {"CONGESTION": "bbr"}))
+    usual, other = (linked(*[link({"RATE": "5mbit"} | more)] * 2) for more in ({}, {"CONGESTION": "bbr"}))
     assert words.differences(other, [usual, other]) == "CONGESTION=bbr"
     assert words.differences(usual, [usual, other]) == "CONGESTION=cubic"
     assert words.of_links(usual)["congestion"] == "", "what is so if nothing is said"
-    assert words.of_links(result(link({"CONGESTION": "cubic"})))["congestion"] == "cubic"
-    assert words.of_links(result(link({"CONGESTION": "reno"}), Link(congestion="bbr")))["congestion"] == "reno,bbr"
-    older = [{name: value for name, value in one.items() if name != "congestion"} for one in usual["links"]]
-    assert words.of_links({"links": older}) == words.of_links(usual)
+    assert words.of_links(linked(link({"CONGESTION": "cubic"})))["congestion"] == "cubic"
+    assert words.of_links(linked(link({"CONGESTION": "reno"}), Link(congestion="bbr")))["congestion"] == "reno,bbr"
+    older = [one.model_dump(exclude={"congestion"}) for one in usual.links]
+    assert words.of_links(result(links=older)) == words.of_links(usual)
 
 
 def test_runs_are_told_apart_by_which_node_has_what():
     """One slow node of three is another run than two."""
 
-    def result(cpus, rates, delays) -> dict:
+    def unequal(cpus, rates, delays) -> Result:
         limits = [{"cpus": cores, "memory_bytes": None} for cores in cpus]
         links = [Link(rate, delay).facts() for rate, delay in zip(rates, delays, strict=True)]
-        return {"spec": {"data": "cifar10"}, "runtime": "docker", "data": {}, "limits": limits, "links": links}
+        return result(limits=limits, links=links)
 
-    one = result([0.5, 0.5, 0.2], [10**8, 10**8, 10**7], [20, 20, 0])
-    two = result([0.5, 0.2, 0.2], [10**8, 10**7, 10**7], [20, 0, 0])
+    one = unequal([0.5, 0.5, 0.2], [10**8, 10**8, 10**7], [20, 20, 0])
+    two = unequal([0.5, 0.2, 0.2], [10**8, 10**7, 10**7], [20, 0, 0])
     told = "CPUS=0.5,0.2,0.2 RATE=100mbit,10mbit,10mbit DELAY=20ms,0ms,0ms"
     assert words.differences(two, [one, two]) == told
     assert words.flat(two)["memory"] == words.flat(two)["loss"] == ""
@@ -297,24 +302,18 @@ def test_the_probe_waits_for_what_a_slow_link_hands_on_now_and_then(monkeypatch,
 
 
 def test_a_strategys_settings_are_not_named_of_another():
-    def result(sync: str, steps: int) -> dict:
-        spec = asdict(RunSpec(sync=sync, nodes=2, batch=8, local_steps=steps))
-        return {"spec": spec, "runtime": "docker", "data": {}}
-
-    runs = [result("local_sgd", 3), result("ddp", 8)]
+    specs = [RunSpec(sync=sync, nodes=2, batch=8, local_steps=steps) for sync, steps in (("local_sgd", 3), ("ddp", 8))]
+    runs = [result(spec=asdict(spec)) for spec in specs]
     assert [words.differences(run, runs) for run in runs] == ["SYNC=local_sgd H=3", "SYNC=ddp"]
 
 
 def test_lists_name_links_and_unequal_limits():
     limits = [{"cpus": cpus, "memory_bytes": 2**30} for cpus in (0.5, 0.2)]
-    result = {
-        "spec": asdict(RunSpec(nodes=2, batch=8, nproc=2)),
-        "limits": limits,
-        "links": [Link(5_000_000).facts()] * 2,
-    }
-    assert words.more(result) == "NPROC=2 CPUS=0.5,0.2 RATE=5mbit"
-    assert words.conditions(result) == {"CPUS": "0.5,0.2", "MEMORY": "1024m", "RATE": "5mbit"}
-    assert words.more(result | {"limits": limits[:1] * 2, "links": []}) == "NPROC=2"
+    spec = asdict(RunSpec(nodes=2, batch=8, nproc=2))
+    shaped = result(spec=spec, limits=limits, links=[Link(5_000_000).facts()] * 2)
+    assert words.more(shaped) == "NPROC=2 CPUS=0.5,0.2 RATE=5mbit"
+    assert words.conditions(shaped) == {"CPUS": "0.5,0.2", "MEMORY": "1024m", "RATE": "5mbit"}
+    assert words.more(result(spec=spec, limits=limits[:1] * 2, links=[])) == "NPROC=2"
 
 
 @pytest.mark.parametrize(("seen", "measured"), [([53e6, 50e6], 2), ([53e6, 53e6, 40e6], 3), ([53e6] * 3, None)])

@@ -18,7 +18,10 @@ from monitor.interrupt import Stop
 from monitor.report import nodes
 from monitor.report.load import load
 from monitor.report.run_page import outcome as outcome_table
-from monitor.results.attempts import kept, sentence
+from monitor.results import sentences
+from monitor.results.attempts import without_repeats
+from monitor.results.result import Restart as Restarted
+from monitor.results.result import Result
 from monitor.run import outcome, recovery
 from monitor.run.attempts import Attempt
 from monitor.run.plan import Plan
@@ -132,7 +135,7 @@ def clock(monkeypatch):
 @pytest.fixture
 def restarted(tmp_path, clock):
     run = recorder(tmp_path, killed_at_five(), going_on())
-    return run, run.follow()
+    return run, run.follow().document()
 
 
 def test_a_lost_rank_is_overcome_from_the_last_checkpoint_and_the_loss_is_told(restarted):
@@ -166,6 +169,7 @@ def test_every_step_counts_once_and_all_time_does(restarted):
     }
     assert seconds["training"] == pytest.approx(22)  # from 10 to 32
     assert seconds["recovery"] == pytest.approx(12)
+    result = Result.model_validate(result)
     assert figures.training_samples_per_second(result) == pytest.approx(48 / 22)
     assert figures.step_megabytes(result) == pytest.approx(2 * 60 / 6 / 1e6)
     assert figures.samples_per_second(result) == pytest.approx(8 / 1.25)
@@ -178,14 +182,15 @@ def test_every_step_counts_once_and_all_time_does(restarted):
 )
 def test_the_way_to_an_accuracy_has_the_lost_steps_where_they_came_before(restarted, goal, step_, seconds, sent):
     run, result = restarted
-    found = figures.reached(result, run.folder, goal)
+    found = figures.reached(Result.model_validate(result), run.folder, goal)
     assert (found.step, found.seconds, found.sent_bytes) == (step_, pytest.approx(seconds), sent)
 
 
 def test_reports_and_comparisons_show_it_and_have_each_step_once(restarted):
     run, result = restarted
+    result = Result.model_validate(result)
     words = "restarted from step 4: rank 1 (trainer-1) was killed by SIGKILL at step 5 (1 step and 12.0 s lost)"
-    assert sentence(result["restarts"][0]) == words
+    assert sentences.of_restart(result.restarts[0]) == words
     assert ["restart 1", words] in outcome_table(result).rows
     assert [s.step for s in figures.steps_of(run.folder) if s.rank == 1] == [1, 2, 3, 4, 5, 6]
     page = load(run.folder)
@@ -207,7 +212,7 @@ def test_reports_and_comparisons_show_it_and_have_each_step_once(restarted):
 def test_without_a_checkpoint_it_goes_on_from_the_start_and_says_so(tmp_path, clock):
     first = [[e for e in script if not isinstance(e, events.Checkpoint)] for script in killed_at_five()]
     run = recorder(tmp_path, first, going_on(base=0))
-    result = run.follow()
+    result = run.follow().document()
     (told,) = result["restarts"]
     assert (told["from_step"], told["lost_steps"], run.runtime.pushed) == (0, 5, [None])
     assert told["lost_seconds"] == pytest.approx(9)  # since the first step began
@@ -215,15 +220,19 @@ def test_without_a_checkpoint_it_goes_on_from_the_start_and_says_so(tmp_path, cl
     assert "restarted from the start, as there was no checkpoint of all workers" in sentence(told)
 
 
+def sentence(restart: dict) -> str:
+    return sentences.of_restart(Restarted.model_validate(restart))
+
+
 def test_a_checkpoint_of_rank_0_alone_is_none_to_go_on_from(tmp_path, clock):
     """ps_async writes such ones."""
     run = recorder(tmp_path, killed_at_five(), going_on(base=0), world_size=1)
-    assert (run.follow()["restarts"][0]["from_step"], run.runtime.pushed) == (0, [None])
+    assert (run.follow().document()["restarts"][0]["from_step"], run.runtime.pushed) == (0, [None])
 
 
 def test_a_second_loss_is_overcome_too_and_nothing_is_counted_twice(tmp_path, clock):
     run = recorder(tmp_path, killed_at_five(), lost_again(), going_on(), restarts=2)
-    result = run.follow()
+    result = run.follow().document()
     assert result["status"] == "finished"
     assert [(r["attempt"], r["from_step"], r["lost_steps"]) for r in result["restarts"]] == [(1, 4, 1), (2, 4, 0)]
     assert [r["startup_seconds"] for r in result["restarts"]] == [None, pytest.approx(9)]
@@ -249,7 +258,7 @@ def test_a_checkpoint_that_went_bad_after_it_was_gone_on_from_is_not_gone_on_fro
         again(job, seconds, stop)
 
     run.runtime.prepare_restart = spoil
-    result = run.follow()
+    result = run.follow().document()
     assert (result["status"], run.runtime.pushed) == ("finished", ["step-000004", None])
     assert [r["from_step"] for r in result["restarts"]] == [4, 0]
     assert (result["ranks"][1]["steps"], result["samples_seen"]) == (6, 48)
@@ -266,7 +275,7 @@ def test_a_folder_beside_the_checkpoints_is_none_of_them(tmp_path, clock, name):
         shutil.copytree(run.folder / path, run.folder / "checkpoints" / name)
 
     run.runtime.fetched = fetched
-    result = run.follow()
+    result = run.follow().document()
     assert (result["status"], run.runtime.pushed) == ("finished", ["step-000004"])
 
 
@@ -288,19 +297,19 @@ def test_one_interrupted_before_the_next_step_is_said_to_be_where_it_went_on_fro
             run.recovery.supervisor.stop.asked = True
 
     run.recovery.supervisor.on_event = interrupt
-    result = run.follow()
+    result = run.follow().document()
     assert (result["error"]["kind"], result["error"]["message"]) == ("interrupted", "interrupted at step 4")
 
 
 def test_after_the_last_restart_the_run_has_failed(tmp_path, clock):
-    result = recorder(tmp_path, killed_at_five(), lost_again(), going_on()).follow()
+    result = recorder(tmp_path, killed_at_five(), lost_again(), going_on()).follow().document()
     assert (result["status"], result["error"]["kind"], result["error"]["rank"]) == ("failed", "killed", 1)
     assert (len(result["restarts"]), result["ranks"][0]["steps"]) == (1, 4)
     assert result["error"]["message"].endswith("was killed by SIGKILL before its first step; RESTARTS=1 is used up")
 
 
 def test_without_restarts_a_lost_rank_is_all_that_is_told(tmp_path, clock):
-    result = recorder(tmp_path, killed_at_five(), restarts=0).follow()
+    result = recorder(tmp_path, killed_at_five(), restarts=0).follow().document()
     assert result["error"]["message"] == "rank 1 (trainer-1) was killed by SIGKILL at step 5"
 
 
@@ -310,13 +319,13 @@ def test_without_restarts_a_lost_rank_is_all_that_is_told(tmp_path, clock):
 )
 def test_only_a_lost_rank_is_a_reason(tmp_path, clock, kind, restarts):
     first = [[ready(0), failed(0, kind, "x", suspect=1), exited(0, 1)], [ready(1), exited(1, 0)]]
-    assert len(recorder(tmp_path, first, going_on(base=0)).follow()["restarts"]) == restarts
+    assert len(recorder(tmp_path, first, going_on(base=0)).follow().document()["restarts"]) == restarts
 
 
 def test_who_would_not_have_it_is_heard(tmp_path, clock):
     run = recorder(tmp_path, killed_at_five(), going_on())
     run.runtime.prepare_restart = lambda job, seconds, stop: setattr(run.recovery.supervisor.stop, "asked", True)
-    result = run.follow()
+    result = run.follow().document()
     assert (result["error"]["kind"], result["restarts"]) == ("interrupted", [])
     assert "rank 1 (trainer-1) was killed" in result["error"]["message"]
 
@@ -328,7 +337,7 @@ def test_nodes_that_are_not_to_be_had_leave_the_first_failure_with_the_reason(tm
 
     run = recorder(tmp_path, killed_at_five(), going_on())
     run.runtime.prepare_restart = again
-    result = run.follow()
+    result = run.follow().document()
     message = f"rank 1 (trainer-1) was killed by SIGKILL at step 5; not restarted: {error}"
     assert (result["error"]["kind"], result["error"]["message"]) == ("killed", message)
     assert run.folder.exists()
@@ -336,7 +345,7 @@ def test_nodes_that_are_not_to_be_had_leave_the_first_failure_with_the_reason(tm
 
 def test_nodes_that_another_run_took_meanwhile_do_not_cost_the_result(tmp_path, clock):
     run = recorder(tmp_path, killed_at_five(), [[events.Busy(rank=0, run="other")], []])
-    result = run.follow()
+    result = run.follow().document()
     assert (result["error"]["kind"], result["ranks"][0]["steps"]) == ("killed", 4)
     assert "not restarted: run other is on the cluster now" in result["error"]["message"]
 
@@ -361,7 +370,7 @@ def test_a_servers_figures_are_of_the_steps_that_count():
     worker, server = run.ranks
     assert [s.step for s in worker.steps] == [1, 2, 3, 4, 5, 6]
     assert (server.served.updates, server.served.sent_bytes, server.served.received_bytes) == (6, 60, 62)
-    assert outcome.rank_summary(1, "n", "server", server, [], [4])["updates"] == 6
+    assert outcome.rank_summary(1, "n", "server", server, [], [4]).updates == 6
 
 
 def test_what_a_restart_lost_is_not_kept():
@@ -370,7 +379,7 @@ def test_what_a_restart_lost_is_not_kept():
     )
     before = [step(0, 2, 1), step(0, 3, 2), score(3, 2, 0.5), next(end(0, 3))]
     after = [step(0, 3, 9)]
-    assert kept([*before, restart, *after]) == [before[0], restart, *after]
+    assert without_repeats([*before, restart, *after]) == [before[0], restart, *after]
 
 
 @pytest.mark.parametrize("text", ["", "-1", "x", "1.5", "1001"])

@@ -4,9 +4,9 @@ import os
 from types import SimpleNamespace
 
 import pytest
+from report_cases import begun, ended, write_document
 
 from monitor.errors import UserError
-from monitor.results import store
 from monitor.results.remove import command
 
 
@@ -15,8 +15,8 @@ def runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, status in (("2026-a", "finished"), ("2026-b", "failed"), ("2026-c", "running")):
         folder = tmp_path / "runs" / name
-        folder.mkdir(parents=True)
-        store.save({"schema": 1, "status": status, "orchestrator_pid": os.getpid()}, folder)
+        document = ended(name, schema=1, status=status) if status == "finished" else begun(name, status, schema=1)
+        write_document(folder, document | {"orchestrator_pid": os.getpid()})
     (tmp_path / "runs" / "notes").mkdir()
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "result.json").write_text("{}")

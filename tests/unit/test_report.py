@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
-from report_cases import ZERO, write_run
+from report_cases import ZERO, begun, write_run
 
 from monitor.errors import UserError
 from monitor.report import nodes, run_page
@@ -19,6 +19,7 @@ from monitor.report.command import command, write
 from monitor.report.load import load
 from monitor.report.page import Page, Section, html, write_page
 from monitor.report.plots import Bars, Lines, Plot, Series, svg
+from monitor.results.result import Result
 from monitor.results.table import Table, text
 from monitor.statistics.estimate import Estimate
 
@@ -37,7 +38,7 @@ class TestNumbers:
         loss, accuracy = plots(run)["loss-by-steps"].series[0], plots(run)["accuracy-by-seconds"].series[0]
         assert loss.x == [1, 2, 3, 4]
         assert loss.y == pytest.approx([3.0, 2.5, 2.0, 1.5])  # the mean of two ranks that are 1 apart
-        assert loss.y[-1] == run.result["train_loss"]
+        assert loss.y[-1] == run.result.train_loss
         assert accuracy.x == pytest.approx([0.6, 1.2, 1.8, 2.4], abs=1e-3)
         assert accuracy.y == pytest.approx([0.375] * 4)
 
@@ -200,9 +201,7 @@ class TestAnythingARunCanLeave:
             "last_lines": ["<x>", "y"],
             "traceback": "",
         }
-        folder = write_run(
-            tmp_path / "runs" / "r", status="failed", error=error, ranks=[], per_class=None, seconds=None
-        )
+        folder = write_run(tmp_path / "runs" / "r", status="failed", error=error, ranks=[], per_class=None, seconds={})
         (folder / "events.jsonl").write_text("")
         (folder / "metrics.csv").unlink()
         write(folder)
@@ -240,7 +239,10 @@ class TestAnythingARunCanLeave:
         monkeypatch.setattr("monitor.results.store.psutil.pid_exists", bool)
         folder = write_run(tmp_path / "runs" / "r")
         whole = json.loads((folder / "result.json").read_text())
-        begun = {key: whole[key] for key in ("schema", "id", "runtime", "spec", "data", "host", "error")}
+        begun = {
+            key: whole[key]
+            for key in ("schema", "id", "runtime", "spec", "data", "host", "error", "limits", "links", "faults")
+        }
         begun |= {"status": "running", "resumed_from": None, "orchestrator_pid": pid}
         (folder / "result.json").write_text(json.dumps(begun))
         page = run_page.run_page(load(folder))
@@ -335,14 +337,18 @@ def test_small_figures_are_not_shown_as_nothing():
     ]
 
 
+def result(**changes) -> Result:
+    return Result.model_validate(begun("x", **changes))
+
+
 def test_limits_and_links_are_on_the_page():
     limits = [{"cpus": cpus, "memory_bytes": 2**30} for cpus in (0.5, 0.2)]
     links = [{"rate_bits": 5_000_000, "delay_ms": 0, "jitter_ms": 0, "loss_percent": 0}] * 2
     links[0] = links[0] | {"measured": {"rate_bits": 4_900_000, "round_trip_ms": 0.5}}
-    (table,) = run_page.conditions({"limits": limits, "links": links})
+    (table,) = run_page.conditions(result(limits=limits, links=links))
     assert table.headings == ["node", "cores", "MiB", "Mbit/s", "measured Mbit/s", "round trip ms"]
     assert table.rows == [["0", 0.5, 1024, 5, 4.9, 0.5], ["1", 0.2, 1024, 5, None, None]]
-    (table,) = run_page.conditions({"limits": limits, "links": []})
+    (table,) = run_page.conditions(result(limits=limits, links=[]))
     assert table.headings == ["node", "cores", "MiB"]
     none = [{"cpus": None, "memory_bytes": None}]
-    assert run_page.conditions({"limits": none}) == run_page.conditions({}) == []
+    assert run_page.conditions(result(limits=none)) == run_page.conditions(result(limits=[])) == []

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from report_cases import begun as case
 
 from monitor import cli, console
 from monitor.errors import UserError
 from monitor.metrics.sampling import Row
-from monitor.report import run_page
-from monitor.results import machine, scores, show, store
-from monitor.results.result import SCHEMA
+from monitor.results import machine, scores, store, tables
+from monitor.results.result import SCHEMA, DataInfo, Result
+from monitor.results.terminal import in_terminal
 from monitor.run import outcome, resume
 from monitor.run.recovery import Attempt
 from monitor.run.verdict import Failure, RankState
@@ -58,14 +59,15 @@ def state(rank, steps):
 
 
 def complete(ranks, failure=None, evaluated=None, rows=()):
-    begun = outcome.begin("id", "local", RunSpec(nodes=2, batch=8), {"label": "cifar10"}, {"limits": [], "links": []})
-    return outcome.complete(
-        begun,
+    """The JSON document of a run of these ranks."""
+    record = outcome.RunRecord(
         ranks=ranks,
         first=Attempt(0, 10.0, ranks),
         restarts=[],
         node_names=["local-0", "local-1"],
         roles=["worker", "worker"],
+        links=[],
+        faults=[],
         failure=failure,
         evaluated=evaluated,
         checkpoints=[],
@@ -74,6 +76,12 @@ def complete(ranks, failure=None, evaluated=None, rows=()):
         began=10.0,
         ended=60.0,
     )
+    begun = begin("id", "local", RunSpec(nodes=2, batch=8))
+    return outcome.complete(begun, record).document()
+
+
+def begin(run_id, runtime, spec) -> Result:
+    return outcome.begin(run_id, runtime, spec, DataInfo(label="cifar10", key="c"), limits=[], links=[])
 
 
 def two_ranks():
@@ -148,10 +156,11 @@ def test_a_failed_run_says_why_and_keeps_what_was_measured():
 
 def test_per_class_against_counting_by_hand():
     matrix = [[3, 1, 0], [2, 4, 0], [1, 0, 0]]
-    cat, dog, owl = scores.per_class(matrix, ["cat", "dog", "owl"])
-    assert cat == {"class": "cat", "precision": 3 / 6, "recall": 3 / 4, "f1": pytest.approx(0.6), "support": 4}
-    assert (dog["precision"], dog["recall"], dog["support"]) == (4 / 5, 4 / 6, 6)
-    assert (owl["precision"], owl["recall"], owl["f1"], owl["support"]) == (0.0, 0.0, 0.0, 1)
+    cat, dog, owl = scores.class_scores(matrix, ["cat", "dog", "owl"])
+    expected = {"class": "cat", "precision": 3 / 6, "recall": 3 / 4, "f1": pytest.approx(0.6), "support": 4}
+    assert cat.model_dump(by_alias=True) == expected
+    assert (dog.precision, dog.recall, dog.support) == (4 / 5, 4 / 6, 6)
+    assert (owl.precision, owl.recall, owl.f1, owl.support) == (0.0, 0.0, 0.0, 1)
 
 
 @given(st.lists(st.floats(0, 100), min_size=1), st.sampled_from([50, 95, 99, 100]))
@@ -182,72 +191,78 @@ def test_reading_refuses_in_one_line(tmp_path):
     write(tmp_path / "20260102-b", '{"schema": 1, "sta')
     with pytest.raises(UserError, match=r"run nope: not found in .* \(newest: 20260102-b, 20260101-a\)"):
         store.load("nope", tmp_path)
-    with pytest.raises(UserError, match="schema 2 is newer"):
+    with pytest.raises(UserError, match="schema 3 is newer"):
         store.load("20260101-a", tmp_path)
     with pytest.raises(UserError, match=r"20260102-b: result.json cannot be read"):
         store.load("20260102-b", tmp_path)
 
 
 def test_a_run_whose_orchestrator_was_killed_reads_as_failed(tmp_path):
-    begun = outcome.begin("x", "docker", RunSpec(), {"label": "cifar10"}, {"limits": [], "links": []})
+    begun = begin("x", "docker", RunSpec()).document()
     write(tmp_path / "alive", begun)
-    assert store.load("alive", tmp_path)["status"] == "running"
+    assert store.load("alive", tmp_path).status == "running"
     pid = os.fork()
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
     write(tmp_path / "dead", begun | {"orchestrator_pid": pid})
     dead = store.load("dead", tmp_path)
-    assert (dead["status"], dead["error"]["kind"]) == ("failed", "orchestrator")
+    assert (dead.status, dead.error.kind) == ("failed", "orchestrator")
 
 
 @pytest.mark.parametrize("other", ["process", "boot"])
 def test_a_later_process_of_the_same_id_is_not_the_orchestrator(other, tmp_path, monkeypatch):
-    begun = outcome.begin("x", "docker", RunSpec(), {"label": "cifar10"}, {"limits": [], "links": []})
+    begun = begin("x", "docker", RunSpec()).document()
     if other == "boot":
         (tmp_path / "boot_id").write_text("another\n")
         monkeypatch.setattr(machine, "BOOT_ID", tmp_path / "boot_id")
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as later:  # many ticks after this process
         write(tmp_path / "reused", begun | ({"orchestrator_pid": later.pid} if other == "process" else {}))
-        assert store.load("reused", tmp_path)["error"]["kind"] == "orchestrator"
+        assert store.load("reused", tmp_path).error.kind == "orchestrator"
 
 
 def test_an_orchestrator_that_ended_unasked_has_ended(tmp_path):
     """As in a container whose first process does not look after its orphans."""
-    begun = outcome.begin("x", "docker", RunSpec(), {"label": "cifar10"}, {"limits": [], "links": []})
+    begun = begin("x", "docker", RunSpec()).document()
     child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     with child:
         begun |= {"orchestrator_pid": child.pid, "orchestrator_start": machine.process_start(child.pid)}
         write(tmp_path / "x", begun)
-        assert store.load("x", tmp_path)["status"] == "running"
+        assert store.load("x", tmp_path).status == "running"
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert store.load("x", tmp_path)["error"]["kind"] == "orchestrator"
+        assert store.load("x", tmp_path).error.kind == "orchestrator"
 
 
 def test_a_result_of_before_the_start_was_kept_goes_by_the_process_id(tmp_path):
-    write(tmp_path / "old", {"schema": 1, "status": "running", "orchestrator_pid": os.getppid()})
-    assert store.load("old", tmp_path)["status"] == "running"
+    write(tmp_path / "old", case("old", "running", schema=1, orchestrator_pid=os.getppid()))
+    assert store.load("old", tmp_path).status == "running"
 
 
 def test_where_the_machine_does_not_tell_the_process_id_decides(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "BOOT_ID", tmp_path / "none")
-    begun = outcome.begin("x", "docker", RunSpec(), {"label": "cifar10"}, {"limits": [], "links": []})
+    begun = begin("x", "docker", RunSpec()).document()
     write(tmp_path / "x", begun)
     assert begun["orchestrator_start"] is None
-    assert store.load("x", tmp_path)["status"] == "running"
+    assert store.load("x", tmp_path).status == "running"
 
 
 def test_saving_is_whole_or_not_at_all(tmp_path):
-    store.save({"schema": 1, "status": "finished"}, tmp_path)
+    begun = begin("x", "local", RunSpec())
+    store.save(begun, tmp_path)
     with pytest.raises(ValueError, match="not JSON compliant"):
-        store.save({"loss": float("nan")}, tmp_path)
-    assert store.load(".", tmp_path)["status"] == "finished"
+        store.save(begun.model_copy(update={"train_loss": float("nan")}), tmp_path)
+    assert store.load(".", tmp_path) == begun
+
+
+def printed_ranks(document) -> dict[str, list[str]]:
+    """The cells of the table of ranks in a terminal, by heading."""
+    table = tables.narrow_rank_tables(tables.rank_table(Result.model_validate(document)))[0]
+    return {column.header: [str(cell) for cell in column.cells] for column in in_terminal(table).columns}
 
 
 def test_the_table_has_a_mean_row_with_the_mean_of_every_column():
-    table = show.rank_table(complete(two_ranks())["ranks"])
-    cells = {column.header: list(column.cells) for column in table.columns}
+    cells = printed_ranks(complete(two_ranks()))
     assert cells["s/step"] == ["2.000", "2.000", "2.000"]
     assert cells["p95"] == ["3.000", "2.000", "2.500"]
     assert cells["rank"] == ["0", "1", "mean"]
@@ -274,16 +289,15 @@ def test_an_evaluators_bytes_are_those_of_the_weights_it_took():
 
 
 def test_figures_of_a_node_stand_once_in_tables_and_means_are_of_nodes():
-    ranks = complete(two_ranks())["ranks"]
+    document = complete(two_ranks())
+    ranks = document["ranks"]
     for rank, node, peak in zip(ranks, ("local-0", "local-1"), (50.0, 10.0), strict=True):
         rank |= {"node": node, "peak_cpu_percent": peak, "throttled_seconds": peak / 10}
     ranks.insert(1, ranks[0] | {"rank": 1})
     ranks[2] |= {"rank": 2}
     ranks.append(ranks[2] | {"rank": 3, "role": "evaluator"})
-    shown = show.rank_table(ranks)
-    (column,) = [column for column in shown.columns if column.header == "peak CPU %"]
-    assert list(column.cells) == ["50", "-", "10", "-", "30"]
-    table = run_page.rank_table(complete(two_ranks()) | {"ranks": ranks})
+    assert printed_ranks(document)["peak CPU %"] == ["50", "-", "10", "-", "30"]
+    table = tables.rank_table(Result.model_validate(document))
     for heading, values in {"peak CPU %": [50, None, 10, None, 30], "throttled s": [5, None, 1, None, 3]}.items():
         assert [row[table.headings.index(heading)] for row in table.rows] == values
 

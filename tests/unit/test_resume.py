@@ -5,6 +5,7 @@ import os
 from dataclasses import asdict
 
 import pytest
+from report_cases import begun, write_document
 
 from monitor.data.catalogue import prepare
 from monitor.errors import UserError
@@ -25,7 +26,7 @@ def write_run(runs, name="20260101-a", steps=(20, 40), spec=SPEC, key="tiny-1"):
         (folder / "complete.json").write_text(json.dumps(asdict(Complete(step, 1, 2, asdict(spec), {}, files))))
     run.mkdir(exist_ok=True)
     data = {"label": "tiny images", "key": key}
-    (run / "result.json").write_text(json.dumps({"schema": 1, "status": "failed", "data": data}))
+    write_document(run, begun(name, "failed", schema=1, data=data))
     (runs / "latest").unlink(missing_ok=True)
     (runs / "latest").symlink_to(name)
     return run

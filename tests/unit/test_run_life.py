@@ -75,7 +75,7 @@ def test_ids_are_unique_whatever_the_folder_and_sort_by_time(tmp_path, monkeypat
 
 def test_a_run_that_went_well(tmp_path):
     run = recorder(tmp_path, with_checkpoint())
-    result = run.follow()
+    result = run.follow().document()
     assert result_of(run.folder) == result
     assert (result["status"], [c["step"] for c in result["checkpoints"]]) == ("finished", [3])
     assert {path.name for path in run.folder.iterdir()} == {"events.jsonl", "metrics.csv", "result.json", "spec.json"}
@@ -111,7 +111,7 @@ def test_a_run_is_the_latest_once_it_holds_its_nodes(tmp_path):
 
 def test_a_run_that_failed_before_it_held_its_nodes_is_the_latest_in_the_end(tmp_path):
     run = recorder(tmp_path, [events.Proxies(rank=0, commands=[["x"]])])
-    assert run.follow()["error"]["kind"] == "lost"
+    assert run.follow().error.kind == "lost"
     assert (tmp_path / "latest").readlink().name == run.folder.name
 
 
@@ -131,7 +131,7 @@ def test_a_signal_after_the_end_does_not_stop_the_result(tmp_path, monkeypatch, 
     run.recovery.supervisor.stop.running()
     monkeypatch.setattr(run.runtime, "release", lambda job: os.kill(os.getpid(), number))
     monkeypatch.setattr(recorder_module, "write_csv", lambda path, rows: os.kill(os.getpid(), number))
-    result = run.follow()
+    result = run.follow().document()
     assert result["status"] == "finished"
     assert result_of(run.folder) == result
     assert capfd.readouterr().err == "the run has ended: writing the result\n"
@@ -163,7 +163,7 @@ def test_a_checkpoint_that_finds_no_room_ends_the_run(tmp_path):
         raise FULL
 
     run = recorder(tmp_path, with_checkpoint(), fetched=full)
-    result = run.follow()
+    result = run.follow().document()
     assert (result["status"], result["error"]["kind"]) == ("failed", "disk")
     why = "checkpoint of step 3, cannot be written: No space left on device"
     assert result["error"]["message"] == f"{run.folder}, {why}"
@@ -185,7 +185,7 @@ def test_a_checkpoint_that_finds_no_room_ends_the_run_at_the_next_step(tmp_path)
             run.checkpoints._courier.submit(run.runtime.handles[0].say, step(0, 4))  # in order: after the checkpoint
 
     run.recovery.supervisor.on_event = next_step
-    error = run.follow()["error"]
+    error = run.follow().document()["error"]
     assert error["kind"] == "disk"
     assert error["message"].endswith("cannot be written: checkpoint of step 3: No space left on device")
     assert "KILL" in run.runtime.handles[0].signals
@@ -197,7 +197,7 @@ def test_figures_that_find_no_room_do_not_cost_the_result(tmp_path, monkeypatch)
 
     monkeypatch.setattr(recorder_module, "write_csv", full)
     run = recorder(tmp_path, with_checkpoint())
-    result = run.follow()
+    result = run.follow().document()
     assert (result["status"], result["error"]["kind"]) == ("failed", "disk")
     assert "metrics.csv cannot be written: No space left on device" in result["error"]["message"]
     assert (result_of(run.folder), len(result["checkpoints"])) == (result, 1)
@@ -206,7 +206,7 @@ def test_figures_that_find_no_room_do_not_cost_the_result(tmp_path, monkeypatch)
 
 def test_a_disk_that_fills_up_during_the_run_has_room_for_the_result(small_disk):
     run = recorder(small_disk.folder, with_checkpoint(), fetched=lambda path: small_disk.fill())
-    result = run.follow()
+    result = run.follow().document()
     assert (result["status"], result["error"]["kind"]) == ("failed", "disk")
     assert result_of(run.folder) == result
     assert list(run.folder.glob("*.part")) == []

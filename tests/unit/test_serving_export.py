@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from report_cases import begun, ended, write_document
 
 from monitor.checkout import ROOT
 from monitor.engine import archives
@@ -42,8 +43,7 @@ def run_folder(runs, steps=40, spec=SPEC, inputs=INPUTS, spoil=None):
         state[spoil] = state[spoil] * float("inf")
     home = runs / "r-1"
     checkpoint.save(home / "checkpoints", AloneWire(), spec, steps, 1, {}, state, inputs, {})
-    result = {"schema": 1, "id": "r-1", "status": "finished", "steps": steps, "test_accuracy": 0.5, "test_loss": 1.5}
-    (home / "result.json").write_text(json.dumps(result))
+    write_document(home, ended("r-1", steps=steps, test_accuracy=0.5, test_loss=1.5))
     return module.eval()
 
 
@@ -129,9 +129,7 @@ def test_a_run_without_a_checkpoint_is_refused(tmp_path):
 )
 def test_one_that_has_none_yet_says_why_and_which_run_has(tmp_path, status, told):
     run_folder(tmp_path)
-    result = {"schema": 1, "id": "r-2", "status": status, "orchestrator_pid": os.getpid()}
-    (tmp_path / "r-2").mkdir()
-    (tmp_path / "r-2/result.json").write_text(json.dumps(result))
+    write_document(tmp_path / "r-2", begun("r-2", status, orchestrator_pid=os.getpid()))
     with pytest.raises(UserError, match=f"^RUN=r-2: it has no complete checkpoint to {told}; RUN=r-1 has one$"):
         command.export("r-2", tmp_path)
 

@@ -14,10 +14,10 @@ from urllib.parse import parse_qs
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from report_cases import ended, write_document
 
 from monitor.dashboards import snapshot
 from monitor.errors import UserError
-from monitor.results import store
 from trainer import events
 
 RUN = "20261128-080000-ddp-logistic-2n-abcdef"
@@ -83,7 +83,7 @@ def runs(tmp_path):
     """A folder of one finished run on a cluster."""
     folder = tmp_path / "runs" / RUN
     folder.mkdir(parents=True)
-    store.save({"schema": 1, "id": RUN, "status": "finished", "runtime": "docker"}, folder)
+    write_document(folder, ended(RUN))
     told = [events.Alive(rank=0, time=when) for when in (END, START)]
     (folder / "events.jsonl").write_text("".join(events.to_line(event) + "\n" for event in told) + '{"event": "cut sh')
     (tmp_path / "runs" / "latest").symlink_to(RUN)
@@ -187,8 +187,7 @@ def test_no_cluster(runs, monkeypatch):
     ],
 )
 def test_a_run_of_which_there_is_none(runs, result, says):
-    whole = {"schema": 1, "id": RUN, "status": "finished", "runtime": "docker", "orchestrator_pid": os.getpid()}
-    store.save(whole | result, runs / RUN)
+    write_document(runs / RUN, ended(RUN, orchestrator_pid=os.getpid()) | result)
     with pytest.raises(UserError, match=f"RUN={RUN}: {says}"):
         keep(runs)
 

@@ -8,14 +8,15 @@ from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
+from report_cases import ended, write_document
 from scripted import runtime_of
+from test_figures import rank_of
 
 from monitor import console
 from monitor.errors import Busy, RunFailed, UserError
 from monitor.experiments import carry_out, publishing, sweep, sweep_command
 from monitor.interrupt import SIGNALS
 from monitor.results import store, text
-from monitor.results.result import SCHEMA
 from monitor.run import launch
 from monitor.runtime import choice
 from trainer.spec import RunSpec, SpecError
@@ -39,33 +40,17 @@ class Runs:
         stop.asked = failure == "interrupted"
         spec = RunSpec.from_settings(request.spec)
         name = f"run-{self.count}"
-        result = {
-            **{"schema": SCHEMA, "id": name, "runtime": "local", "spec": asdict(spec), "evaluations": []},
-            **{
-                "status": "failed" if failure else "finished",
-                "train_loss": 2.0,
-                "test_loss": 2.1,
-                "test_accuracy": 0.5,
-                "steps": 3,
-            },
+        scores = {"train_loss": 2.0, "test_loss": 2.1, "test_accuracy": 0.5}
+        document = ended(name, runtime="local", spec=asdict(spec), steps=3, seconds={"training": 2.0}, **scores)
+        document |= {
+            "status": "failed" if failure else "finished",
             "error": {"kind": failure, "message": f"it was {failure}"} if failure else None,
-            "seconds": {"training": 2.0},
-            "data": {"key": "k"},
-            "host": {"system": "Linux", "cpu": "a processor", "cores": 2, "memory_bytes": 2**30},
-            "ranks": [
-                {
-                    **{"rank": r, "role": "worker", "steps": 3, "sent_bytes": 3_000_000},
-                    "step_seconds": {"mean": 0.5},
-                    "phase_seconds": dict.fromkeys(("data", "forward", "backward", "sync", "optimizer"), 0.1),
-                }
-                for r in range(spec.workers)
-            ],
+            "ranks": [rank_of(rank, 3, 0.5, 0.1) for rank in range(spec.workers)],
         }
         path = sweep_command.Path(folder) / name
-        path.mkdir(parents=True)
-        store.save(result, path)
+        write_document(path, document)
         (path / "events.jsonl").write_text("")
-        return result
+        return store.load(name, path.parent)
 
 
 @pytest.fixture
@@ -235,7 +220,7 @@ def test_checkpoints_go_unless_they_are_wanted(runs, words, left):
     class Leaves(Runs):
         def __call__(self, words, say, began, stop):
             result = super().__call__(words, say, began, stop)
-            (sweep_command.Path("sweeps/s") / result["id"] / "checkpoints" / "step-000003").mkdir(parents=True)
+            (sweep_command.Path("sweeps/s") / result.id / "checkpoints" / "step-000003").mkdir(parents=True)
             return result
 
     runs.__class__ = Leaves
@@ -289,7 +274,7 @@ def test_another_sweep_of_that_name_that_began_meanwhile_is_left_alone(runs):
     assert kept("s").asked["SYNC"] == "ddp,ring"
 
 
-HOLLOW = {key: {} for key in store.WHOLE} | {"schema": 1, "status": "finished", "ranks": [{"rank": 0}]}
+HOLLOW = {key: {} for key in ended("x")} | {"schema": 1, "status": "finished", "ranks": [{"rank": 0}]}
 
 
 @pytest.mark.parametrize("damage", ["{", '{"schema": 1, "status": "finished"}', json.dumps(HOLLOW), None, "failed"])

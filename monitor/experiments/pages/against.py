@@ -1,33 +1,34 @@
 """A figure against the values of one setting, a line per strategy: where do they cross, what does a change cost?"""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from monitor.conditions.links import link
 from monitor.experiments import figures
 from monitor.experiments.cells import Cell
 from monitor.experiments.grouping import Group
 from monitor.experiments.pages.sweep_page import RATES
+from monitor.report.page import Item
 from monitor.report.plots import Bars, Lines, Series
-from monitor.results.table import Table
+from monitor.results.table import Table, Value
 from monitor.statistics.estimate import Estimate, mean, ratio
 
 
-def against(pairs: list[tuple[Cell, Group]], name: str, by: str, what: str) -> list:
+def against(pairs: list[tuple[Cell, Group]], name: str, by: str, what: str) -> list[Item]:
     """Of each group of runs, one of figures.RATES at each value of the setting `by`, and its ratio to the first value.
 
     Curves on logarithmic axes where the values are numbers or rates; bars of the ratios where they are not.
     """
-    found: dict[str, dict[str, list[float]]] = {}
+    rates: dict[str, dict[str, list[float]]] = {}
     for cell, group in pairs:
         if by in cell.words:
-            found.setdefault(cell.group, {})[cell.words[by]] = group.each(figures.RATES[what])
-    values = list(dict.fromkeys(value for own in found.values() for value in own))
+            rates.setdefault(cell.group, {})[cell.words[by]] = group.each(figures.RATES[what])
+    values = list(dict.fromkeys(value for of_group in rates.values() for value in of_group))
     if not values:
         return []
-    means = {label: {v: mean(each) for v, each in own.items() if each} for label, own in found.items()}
-    ratios = {label: _ratios(own, values) for label, own in found.items()}
+    means = {label: {v: mean(each) for v, each in of_group.items() if each} for label, of_group in rates.items()}
+    ratios = {label: _ratios(of_group, values) for label, of_group in rates.items()}
     headings, title = ["", *(f"{by}={v}" for v in values)], RATES[what].capitalize()
-    items = [
+    items: list[Item] = [
         Table(name, title, headings, _rows(means, values), [None, *[1] * len(values)]),
         Table(
             f"{name}-ratios",
@@ -46,29 +47,31 @@ def against(pairs: list[tuple[Cell, Group]], name: str, by: str, what: str) -> l
             for i, v in enumerate(values[1:], 1)
         ]
     unit = " (Mbit/s)" if by == "RATE" else ""
-    series = [_series(label, own, values, x) for label, own in means.items() if own]
+    series = [_series(label, of_group, values, x) for label, of_group in means.items() if of_group]
     if not series:
         return items
     return [*items, Lines(f"{name}-plot", f"{title} against {by}", f"{by}{unit}", "samples/s", series, log=True)]
 
 
-def _ratios(own: dict[str, list[float]], values: list[str]) -> dict[str, Estimate | None]:
-    first = own.get(values[0])
-    return {v: ratio(own[v], first) if first and own.get(v) else None for v in values}
+def _ratios(rates: dict[str, list[float]], values: list[str]) -> dict[str, Estimate | None]:
+    first = rates.get(values[0])
+    return {v: ratio(rates[v], first) if first and rates.get(v) else None for v in values}
 
 
-def _rows(found: dict[str, dict], values: list[str]) -> list[list]:
-    return [[label, *(own.get(v) for v in values)] for label, own in found.items()]
+def _rows(estimates: Mapping[str, Mapping[str, Estimate | None]], values: list[str]) -> list[list[Value]]:
+    return [[label, *(of_group.get(v) for v in values)] for label, of_group in estimates.items()]
 
 
-def _series(label: str, own: dict[str, Estimate], values: list[str], x: list[float]) -> Series:
-    there = [(at, own[v]) for at, v in sorted(zip(x, values, strict=True)) if v in own]
-    at, means = zip(*there, strict=True) if there else ((), ())
-    return Series(label, list(at), [e.value for e in means], [e.low for e in means], [e.high for e in means])
+def _series(label: str, estimates: dict[str, Estimate], values: list[str], x: list[float]) -> Series:
+    points = [(at, estimates[v]) for at, v in sorted(zip(x, values, strict=True)) if v in estimates]
+    means = [estimate for _, estimate in points]
+    return Series(
+        label, [at for at, _ in points], [e.value for e in means], [e.low for e in means], [e.high for e in means]
+    )
 
 
-def _bars(name: str, title: str, y_label: str, ratios: dict[str, dict], value: str) -> Bars:
-    known = {label: own[value].value for label, own in ratios.items() if own.get(value)}
+def _bars(name: str, title: str, y_label: str, ratios: dict[str, dict[str, Estimate | None]], value: str) -> Bars:
+    known = {label: estimate.value for label, of_group in ratios.items() if (estimate := of_group.get(value))}
     return Bars(name, title, y_label, list(known), {y_label: list(known.values())})
 
 

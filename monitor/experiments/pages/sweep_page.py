@@ -1,17 +1,16 @@
 """Pages of sweeps and of reproduced reports: the runs side by side, the report's tables and plots, and the verdicts."""
 
 from monitor.experiments import figures
-from monitor.experiments.comparison import columns, footnotes, shown
-from monitor.experiments.comparison import rows as comparison_rows
+from monitor.experiments.comparison import rows, tables
 from monitor.experiments.grouping import Group
 from monitor.experiments.sweep import Sweep
 from monitor.report import run_page
-from monitor.report.page import Page, Section
+from monitor.report.page import Item, Page, Section
 from monitor.report.plots import Bars, Lines, Series
-from monitor.results import scores
-from monitor.results.table import Table
+from monitor.results.table import Table, Value
 from monitor.statistics.estimate import Estimate
 from trainer.events import PHASES
+from trainer.registry import SYNCS
 
 RATES = {  # figures.RATES in words
     "step": "samples per second of steps",
@@ -36,15 +35,15 @@ def sweep_page(job: Sweep, groups: list[Group]) -> Page:
 
 def where(groups: list[Group]) -> list[str]:
     """On what the runs ran, which decides what a speed-up means."""
-    first = {g.results[0]["runtime"]: g.results[0] for g in reversed(groups) if g.results}
-    limits = first.get("docker", {}).get("limits") or []
-    shares = dict.fromkeys(f"{one['cpus']:g} cores" for one in limits if one["cpus"])
+    first = {g.results[0].runtime: g.results[0] for g in reversed(groups) if g.results}
+    limits = first["docker"].limits if "docker" in first else []
+    shares = dict.fromkeys(f"{limit.cpus:g} cores" for limit in limits if limit.cpus)
     cores = " and ".join(shares) or "its share of the cores"
-    told = {
+    sentences = {
         "docker": f"RUNTIME=docker: a node has {cores}, however many take part; the workers of one node share them.",
         "local": "RUNTIME=local: ranks share this machine's cores and loopback; few ranks have more threads each.",
     }
-    return [told.get(name, f"RUNTIME={name}") for name in sorted(first)]
+    return [sentences.get(name, f"RUNTIME={name}") for name in sorted(first)]
 
 
 def progress(job: Sweep) -> str:
@@ -53,17 +52,10 @@ def progress(job: Sweep) -> str:
     return f"{done} of {job.total} runs finished, {len(job.failures())} failed."
 
 
-def comparison(groups: list[Group], name: str = "compare") -> list:
+def comparison(groups: list[Group], name: str = "compare") -> list[Item]:
     """The comparison as tables, and phases as bars."""
-    found, items = comparison_rows(groups), []
-    for heading, part in columns().items():
-        notes = footnotes(found) if not items else []
-        rows = [[row["label"], *(shown(row[c.name], c) for c in part)] for row in found]
-        file = "-".join([name, *heading.split()])
-        places = [None, *(c.places for c in part)]
-        title = heading.capitalize() or "Runs side by side"
-        items.append(Table(file, title, ["", *(c.heading for c in part)], rows, places, notes))
-    timed = [row for row in found if row["step_seconds"]]
+    items: list[Item] = [*tables(groups, name=name).values()]
+    timed = [row for row in rows(groups) if row["step_seconds"]]
     if timed:
         parts = {run_page.PHASE_NAMES.get(p, p): [row[f"{p}_seconds"].value for row in timed] for p in PHASES}
         labels = [row["label"] for row in timed]
@@ -76,10 +68,10 @@ def speed_up(groups: list[Group], name: str = "speed-up", what: str = "step") ->
     lines: dict[str, list[tuple[int, Estimate]]] = {}
     for group in groups:
         base = figures.baseline(group, groups) if group.results else None
-        found = base and figures.speed_up(group, base, what)
-        if found:
-            workers = len(scores.workers(group.results[0]))
-            lines.setdefault(family(group), []).append((workers, found))
+        estimate = figures.speed_up(group, base, what) if base else None
+        if estimate:
+            workers = len(group.results[0].workers)
+            lines.setdefault(family(group), []).append((workers, estimate))
     lines = {label: sorted(points, key=lambda p: p[0]) for label, points in lines.items()}
     lines = {label: points for label, points in lines.items() if len({n for n, _ in points}) == len(points) > 1}
     if not lines:
@@ -87,35 +79,36 @@ def speed_up(groups: list[Group], name: str = "speed-up", what: str = "step") ->
     most = max(n for points in lines.values() for n, _ in points)
     series = [Series("ideal", [1, most], [1, most], ideal=True)]
     for label, points in lines.items():
-        x, found = zip(*points, strict=True)
-        series.append(Series(label, list(x), [e.value for e in found], [e.low for e in found], [e.high for e in found]))
+        x, y = [n for n, _ in points], [estimate for _, estimate in points]
+        series.append(Series(label, x, [e.value for e in y], [e.low for e in y], [e.high for e in y]))
     title = f"Speed-up over one node ({RATES[what]}), with 95 % intervals"
     return [Lines(f"{name}-plot", title, "workers", "speed-up", series, whole_x=True)]
 
 
 def family(group: Group) -> str:
     """What runs of one line have in common: all but the number of workers, and a batch that grows with it."""
-    spec = group.spec
-    rest = [spec["sync"], spec["model"]]
-    workers = len(scores.workers(group.results[0]))
-    if spec["batch"] % workers == 0 and spec["sync"] in ("psgd", "hogwild"):
-        rest.append(f"batch {spec['batch'] // workers} a worker")
-    else:
-        rest.append(f"batch {spec['batch']}")
-    return " ".join(rest)
+    spec, workers = group.spec, len(group.results[0].workers)
+    strategy = SYNCS.get(spec.sync)
+    batch = f"batch {spec.batch}"
+    if strategy and strategy.batch_per_worker and spec.batch % workers == 0:
+        batch = f"batch {spec.batch // workers} a worker"
+    return f"{spec.sync} {spec.model} {batch}"
 
 
 def failed(job: Sweep) -> list[Table]:
     """What failed when it was last tried, and why."""
-    rows = [[job.cells[t.cell].text(job.cells), t.repeat, t.error] for t in job.failures()]
-    return [Table("failed", "Failed runs", ["cell", "repeat", "why"], rows)] if rows else []
+    cells: list[list[Value]] = [[job.cells[t.cell].text(job.cells), t.repeat, t.error] for t in job.failures()]
+    return [Table("failed", "Failed runs", ["cell", "repeat", "why"], cells)] if cells else []
 
 
 def runs_table(job: Sweep) -> Table:
     """Every run by its id: its folder lies beside this page."""
-    rows = []
+    cells: list[list[Value]] = []
     for cell, repeat in job.order():
         last = job.last(cell, repeat)
-        state = "open" if last is None else "failed" if last.error else "finished"
-        rows.append([job.cells[cell].text(job.cells), repeat, state, last and last.run, last and last.seconds])
-    return Table("runs", "In the order in which they ran", ["cell", "repeat", "", "run", "s"], rows, [None] * 4 + [1])
+        state = "open"
+        if last:
+            state = "failed" if last.error else "finished"
+        cells.append([job.cells[cell].text(job.cells), repeat, state, last and last.run, last and last.seconds])
+    places = [None, None, None, None, 1]
+    return Table("runs", "In the order in which they ran", ["cell", "repeat", "", "run", "s"], cells, places)

@@ -1,0 +1,27 @@
+"""A table in a terminal."""
+
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from monitor.results.table import Places, Table, Value, text
+
+
+def in_terminal(table: Table, left: int = 1, letters: int | None = None, bold_end: bool = False) -> RichTable:
+    """The table as rich prints it.
+
+    `left`: columns that are set to the left; the others hold numbers. `letters`: of each heading after the first that
+    are shown. `bold_end`: the last row sums up the others.
+    """
+    shown = RichTable(box=None, header_style="bold", pad_edge=False)
+    places = table.places or [None] * len(table.headings)
+    for i, heading in enumerate(table.headings):
+        shown.add_column(heading[:letters] if i else heading, justify="left" if i < left else "right")
+    for number, row in enumerate(table.rows, 1):
+        style = "bold" if bold_end and number == len(table.rows) else None
+        shown.add_row(*(Text(_cell(v, p)) for v, p in zip(row, places, strict=True)), style=style)
+    return shown
+
+
+def _cell(value: Value, places: Places) -> str:
+    """A value as it is shown. Counts stand without commas: a terminal is read by programs, too."""
+    return str(value) if isinstance(value, int) and places is None else text(value, places)
