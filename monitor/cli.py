@@ -173,21 +173,7 @@ MAKEFILE_WORDS = {"PYTHON", "PYTEST_ARGS"}  # for the Makefile itself
 def main(argv: list[str] | None = None) -> int:
     """Run one command. Every foreseen error is one line on stderr; a traceback shows only with DEBUG=1."""
     try:
-        args = parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
-        if "DEBUG=1" in args.settings:
-            os.environ["DEBUG"] = "1"
-        if args.command in TAKES_A_RUN and args.run and "=" in args.run:
-            args.settings.insert(0, args.run)  # `show RUNS_DIR=x`: no id was given
-            args.run = None
-        settings = parse_settings(args.settings)
-        if args.from_make:
-            settings |= make_settings(dict(os.environ))
-            warn_of_ignored(args.command, settings, dict(os.environ))
-        settings.pop("DEBUG", None)
-        if args.command in TAKES_A_RUN:
-            args.run = args.run or settings.get("RUN") or "latest"
-            settings.pop("RUN", None)
-        code = load(COMMANDS[args.command].handler)(settings, args) or 0
+        code = _command(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # `syncbed runs --json | head`: nobody reads on, which is no error of ours
@@ -199,14 +185,33 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("syncbed: interrupted", file=sys.stderr)
         return FAILED
-    except Exception as error:
+    except Exception as error:  # a mistake of ours: one line all the same, and how to see more
         if os.environ.get("DEBUG") == "1":
             traceback.print_exc()
         else:
-            print(
-                f"syncbed: {type(error).__name__}: {str(error) or 'no message'} (DEBUG=1 shows where)", file=sys.stderr
-            )
+            message = str(error) or "no message"
+            print(f"syncbed: {type(error).__name__}: {message} (DEBUG=1 shows where)", file=sys.stderr)
         return FAILED
+
+
+def _command(words: list[str]) -> int:
+    """Run the command that the words name. Returns its exit code; raises what it raises."""
+    args = parser(words).parse_args(words)
+    if "DEBUG=1" in args.settings:
+        os.environ["DEBUG"] = "1"
+    if args.command in TAKES_A_RUN and args.run and "=" in args.run:
+        args.settings.insert(0, args.run)  # `show RUNS_DIR=x`: no id was given
+        args.run = None
+    settings = parse_settings(args.settings)
+    if args.from_make:
+        settings |= make_settings(dict(os.environ))
+        warn_of_ignored(args.command, settings, dict(os.environ))
+    of_the_command_line = {"DEBUG"}  # the others are the command's own
+    if args.command in TAKES_A_RUN:
+        args.run = args.run or settings.get("RUN") or "latest"
+        of_the_command_line.add("RUN")
+    settings = {name: value for name, value in settings.items() if name not in of_the_command_line}
+    return load(COMMANDS[args.command].handler)(settings, args) or 0
 
 
 def run() -> None:
@@ -260,8 +265,8 @@ def settings_of(command: str) -> dict[str, str]:
 
 def settings_help(command: str) -> str:
     """The settings that a command takes, a line each."""
-    rows = settings_of(command)
-    return "settings:\n" + "\n".join(f"  {name:16}{what}" for name, what in rows.items()) if rows else ""
+    rows = [f"  {name:16}{meaning}" for name, meaning in settings_of(command).items()]
+    return "\n".join(["settings:", *rows]) if rows else ""
 
 
 def parser(words: Collection[str]) -> argparse.ArgumentParser:

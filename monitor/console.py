@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import sys
+from typing import IO, cast
 
 from rich.console import Console
 
@@ -11,11 +12,9 @@ NOBODY = (errno.EPIPE, errno.EIO)  # a pipe, a terminal that nobody reads any mo
 
 
 class Unbroken:
-    """A stream whose reader may go away (`make run | head`, a closed terminal): what is said then is for nobody, and no
-    error.
-    """
+    """A stream whose reader may go away (`make run | head`, a closed terminal): output after that is dropped."""
 
-    def __init__(self, stream):
+    def __init__(self, stream: IO[str]):
         self._stream = stream
 
     def write(self, text: str) -> int:
@@ -32,7 +31,7 @@ class Unbroken:
         except OSError as error:
             if error.errno not in NOBODY:
                 raise
-            # Python flushes once more at exit; nobody must be there to break then either.
+            # Python flushes once more at exit, which must not fail either.
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
     def __getattr__(self, name):
@@ -44,10 +43,11 @@ def console(stderr: bool = False) -> Console:
 
     Nothing printed is markup: folders, class names and messages come from outside and may hold [brackets].
     """
-    made = Console(file=Unbroken(sys.stderr if stderr else sys.stdout), soft_wrap=True, markup=False, emoji=False)
-    if not made.is_terminal:
-        made.width = 200
-    return made
+    stream = cast(IO[str], Unbroken(sys.stderr if stderr else sys.stdout))  # which passes all else on
+    console = Console(file=stream, soft_wrap=True, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = 200
+    return console
 
 
 def tell_removed(removed: list[str], as_json: bool, nothing: str) -> None:

@@ -96,12 +96,13 @@ def command(settings: dict[str, str], args) -> int:
     except prometheus.NotAnswering as error:
         raise RunFailed(f"Prometheus at {url}: {error}") from None
     if args.json:
-        print(json.dumps({**asdict(window), "queries": [asdict(a.query) | _found(a) for a in answers]}))
+        queries = [asdict(answer.query) | _facts(answer) for answer in answers]
+        print(json.dumps(asdict(window) | {"queries": queries}))
     else:
         _show(answers, window)
-    lacking = dict.fromkeys(f"{a.query.dashboard} / {a.query.panel}" for a in answers if a.missing)
-    if lacking:
-        raise RunFailed(f"no data for run {window.run} in: {', '.join(lacking)}")
+    panels = dict.fromkeys(f"{a.query.dashboard} / {a.query.panel}" for a in answers if a.missing)
+    if panels:
+        raise RunFailed(f"no data for run {window.run} in: {', '.join(panels)}")
     return 0
 
 
@@ -162,10 +163,10 @@ def queries() -> Iterator[Query]:
 def ask(url: str, query: Query, window: Window) -> Answer:
     """Ask it as Grafana would. Raises NotAnswering, which names the query when Prometheus refuses it."""
     try:
-        found = results(url, query, window)
+        curves = results(url, query, window)
     except prometheus.NotAnswering as error:
         raise prometheus.NotAnswering(f"{query.dashboard} / {query.panel}: {error}") from None
-    points = [[value for value in values if math.isfinite(value[1])] for _, values in found]
+    points = [[value for value in values if math.isfinite(value[1])] for _, values in curves]
     ends = [values[-1] for values in points if values]
     return Answer(query, len(ends), max(ends, key=lambda end: end[0])[1] if ends else None)
 
@@ -181,15 +182,15 @@ def results(url: str, query: Query, window: Window) -> list[tuple[dict[str, str]
     ]
 
 
-def _found(answer: Answer) -> dict:
+def _facts(answer: Answer) -> dict:
     return {"series": answer.series, "last": answer.last, "missing": answer.missing}
 
 
 def _show(answers: list[Answer], window: Window) -> None:
-    say = console.console(stderr=False)
+    screen = console.console()
     seconds = window.end - window.start
     when = time.strftime("%H:%M:%S", time.localtime(window.start))
-    say.print(f"run {window.run}, {seconds:.0f} s from {when}", highlight=False)
+    screen.print(f"run {window.run}, {seconds:.0f} s from {when}", highlight=False)
     table = Table("dashboard", "panel", "query", box=None, header_style="bold", pad_edge=False)
     table.add_column("series", justify="right")
     table.add_column("last value", justify="right")
@@ -197,6 +198,11 @@ def _show(answers: list[Answer], window: Window) -> None:
     for answer in answers:
         query = answer.query
         last = "-" if answer.last is None else f"{answer.last:.6g}"
-        why = "NO DATA" if answer.missing else "" if answer.series else f"none: {query.empty.rstrip('.')}"
-        table.add_row(query.dashboard, query.panel, query.legend, str(answer.series), last, why)
-    say.print(table)
+        if answer.missing:
+            remark = "NO DATA"
+        elif answer.series:
+            remark = ""
+        else:
+            remark = f"none: {query.empty.rstrip('.')}"
+        table.add_row(query.dashboard, query.panel, query.legend, str(answer.series), last, remark)
+    screen.print(table)

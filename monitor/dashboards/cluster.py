@@ -2,7 +2,6 @@
 
 from monitor.dashboards.parts import HEIGHT, NODE, RATE, THIRD, WIDTH, dashboard, panel, row, series
 
-_THIRD = {"width": THIRD}
 _ALERTS = 'max by (alertname, severity, node, rank) (ALERTS{alertstate="firing"})'
 _COLOURS = {"mode": "fixed", "fixedColor": "red"}
 
@@ -34,7 +33,7 @@ def _rate(metric: str, by: str = "node") -> str:
 
 
 def _alerts() -> dict:
-    made = panel(
+    alerts = panel(
         "state-timeline",
         "Alerts",
         "Alerts that fire, and since when. What each means and what to do: Prometheus' page /alerts.",
@@ -44,10 +43,10 @@ def _alerts() -> dict:
         width=WIDTH - THIRD,
         height=HEIGHT - 2,
     )
-    made["fieldConfig"]["defaults"] |= {"color": _COLOURS, "custom": {"fillOpacity": 80, "lineWidth": 0}}
+    alerts["fieldConfig"]["defaults"] |= {"color": _COLOURS, "custom": {"fillOpacity": 80, "lineWidth": 0}}
     firing = {"type": "value", "options": {"1": {"text": "fires", "index": 0}}}
-    made["fieldConfig"]["defaults"]["mappings"] = [firing]
-    made["options"] = {
+    alerts["fieldConfig"]["defaults"]["mappings"] = [firing]
+    alerts["options"] = {
         "showValue": "never",
         "mergeValues": True,
         "alignValue": "left",
@@ -55,7 +54,7 @@ def _alerts() -> dict:
         "legend": {"displayMode": "list", "placement": "bottom", "showLegend": False},
         "tooltip": {"mode": "single", "sort": "none"},
     }
-    return made
+    return alerts
 
 
 def _scraped() -> dict:
@@ -99,7 +98,7 @@ def _cpu() -> list[dict]:
             {"{{node}}": f"{throttled} / ({periods} > 0)"},
             min=0,
             max=1,
-            **_THIRD,
+            width=THIRD,
         ),
         series(
             "CPU throttled time",
@@ -107,7 +106,7 @@ def _cpu() -> list[dict]:
             "s",
             {"{{node}}": _rate("syncbed_node_cpu_throttled_seconds_total")},
             min=0,
-            **_THIRD,
+            width=THIRD,
         ),
         series(
             "CPU by mode",
@@ -116,7 +115,7 @@ def _cpu() -> list[dict]:
             {"{{node}} {{mode}}": _rate("syncbed_node_cpu_seconds_total", "node, mode")},
             min=0,
             decimals=2,
-            **_THIRD,
+            width=THIRD,
         ),
     ]
 

@@ -82,36 +82,36 @@ def _elapsed() -> dict:
 
 
 def _trend(title: str, description: str, unit: str, query: str) -> dict:
-    made = panel("trend", title, description, unit, {"{{run}}": query}, form="table", instant=True, height=HEIGHT + 2)
-    made["fieldConfig"]["defaults"] |= {"custom": _STYLE}
-    made["maxDataPoints"] = _POINTS
+    chart = panel("trend", title, description, unit, {"{{run}}": query}, form="table", instant=True, height=HEIGHT + 2)
+    chart["fieldConfig"]["defaults"] |= {"custom": _STYLE}
+    chart["maxDataPoints"] = _POINTS
     matrix = {"columnField": "run", "rowField": "step", "valueField": "Value", "emptyValue": "null"}
-    made["transformations"] = [
+    chart["transformations"] = [
         {"id": "groupingToMatrix", "options": matrix},
         {"id": "convertFieldType", "options": {"conversions": [{"targetField": _STEP, "destinationType": "number"}]}},
         {"id": "sortBy", "options": {"sort": [{"field": _STEP, "desc": False}]}},
     ]
-    made["options"] = {
+    chart["options"] = {
         "xField": _STEP,
         "legend": {"displayMode": "table", "placement": "bottom", "showLegend": True, "calcs": ["lastNotNull", "min"]},
         "tooltip": {"mode": "multi", "sort": "none"},
     }
-    return made
+    return chart
 
 
 def _whole() -> list[dict]:
     def bars(title: str, description: str, unit: str, value: str, over: str = "last", empty: str = "") -> dict:
         query = f"{over}_over_time((max by (run) ({run_of(value)})){_EACH})"
-        made = panel("bargauge", title, description, unit, {"{{run}}": query}, instant=True, width=THIRD, empty=empty)
-        made["maxDataPoints"] = _POINTS
-        made["fieldConfig"]["defaults"] |= {"min": 0, "color": {"mode": "palette-classic"}}
-        made["options"] = {
+        chart = panel("bargauge", title, description, unit, {"{{run}}": query}, instant=True, width=THIRD, empty=empty)
+        chart["maxDataPoints"] = _POINTS
+        chart["fieldConfig"]["defaults"] |= {"min": 0, "color": {"mode": "palette-classic"}}
+        chart["options"] = {
             "orientation": "horizontal",
             "displayMode": "basic",
             "showUnfilled": True,
             "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
         }
-        return made
+        return chart
 
     def of_rank0(total: str, selector: str, per: str) -> str:
         """Since the run began, up to its last scrape: the mean over the run, exactly."""

@@ -10,9 +10,8 @@ TAG = "syncbed"  # of every dashboard; the links between them follow it
 MAY_BE_EMPTY = "May be empty: "  # in a panel's description, before the reason; `syncbed dashboards-check` reads it too
 NODE = 'node=~"$node"'
 RATE = "[$__rate_interval]"
-OF_RUN = (
-    'and on () syncbed_training_run_info{run=~"$run"}'  # only while a chosen run goes on; never an error, as a join is
-)
+# Only while a chosen run goes on; never an error, as a join is.
+OF_RUN = 'and on () syncbed_training_run_info{run=~"$run"}'
 RUN_INFO = "syncbed_training_run_info"
 
 
@@ -25,8 +24,9 @@ def dashboard(
     refresh: str = "5s",
     variables: list[dict] | None = None,
 ) -> dict:
-    """A whole dashboard, which refreshes by itself; with runs as annotations, and variables: without any given ones,
-    runs and nodes to choose from.
+    """A whole dashboard, which refreshes by itself, with runs as annotations.
+
+    `variables`: what can be chosen; default: runs and nodes.
     """
     if variables is None:
         variables = [variable("run", "Run", RUN_INFO, 2), variable("node", "Node", "syncbed_node_info", 7)]
@@ -93,6 +93,7 @@ def series(
     """A time series. A legend that contains "limit" or "formula" is drawn as a dashed line.
 
     `empty`: when it has no data although all is well. Without it, no data is a fault.
+    `defaults`: further field options of Grafana, such as min, max, decimals.
     """
     dashed = {
         "matcher": {"id": "byRegexp", "options": ".*(limit|formula).*"},
@@ -104,11 +105,11 @@ def series(
     custom = {"drawStyle": "line", "lineWidth": 1, "fillOpacity": 8, "showPoints": "never", "spanNulls": False}
     if stacked:
         custom |= {"fillOpacity": 60, "stacking": {"mode": "normal", "group": "A"}}
-    made = panel("timeseries", title, description, unit, queries, empty=empty, width=width)
-    made["fieldConfig"]["defaults"] |= {"custom": custom, **defaults}
-    made["fieldConfig"]["overrides"] = [dashed]
-    made["options"] = {"legend": LEGEND, "tooltip": {"mode": "multi", "sort": "desc"}}
-    return made
+    curves = panel("timeseries", title, description, unit, queries, empty=empty, width=width)
+    curves["fieldConfig"]["defaults"] |= {"custom": custom} | defaults
+    curves["fieldConfig"]["overrides"] = [dashed]
+    curves["options"] = {"legend": LEGEND, "tooltip": {"mode": "multi", "sort": "desc"}}
+    return curves
 
 
 LEGEND = {"displayMode": "table", "placement": "bottom", "showLegend": True, "calcs": ["lastNotNull", "max"]}
@@ -132,19 +133,19 @@ def panel(
     `form`: time_series, table or heatmap. `instant`: one value, as of the end of the time range, instead of a curve.
     """
     common = {"datasource": SOURCE, "format": form, "range": not instant, "instant": instant, "interval": "1s"}
+    defaults = {"unit": unit}
+    if empty:
+        defaults["noValue"] = "no data: " + empty
     return {
         "type": kind,
         "title": title,
         "description": f"{description} {MAY_BE_EMPTY}{empty}." if empty else description,
         "datasource": SOURCE,
         "targets": [
-            {"refId": chr(ord("A") + i), "expr": expr, "legendFormat": legend, **common}
+            {"refId": chr(ord("A") + i), "expr": expr, "legendFormat": legend} | common
             for i, (legend, expr) in enumerate(queries.items())
         ],
-        "fieldConfig": {
-            "defaults": {"unit": unit, **({"noValue": "no data: " + empty} if empty else {})},
-            "overrides": [],
-        },
+        "fieldConfig": {"defaults": defaults, "overrides": []},
         "options": {},
         "gridPos": {"w": width, "h": height},
     }
@@ -162,7 +163,7 @@ def _runs() -> dict:
         "enable": True,
         "hide": False,
         "iconColor": "blue",
-        "target": {"refId": "Anno", "datasource": SOURCE, "range": True, "instant": False, **query},
+        "target": {"refId": "Anno", "datasource": SOURCE, "range": True, "instant": False} | query,
         "expr": query["expr"],
         "step": query["interval"],
         "titleFormat": "{{run}}",
@@ -174,18 +175,28 @@ def _runs() -> dict:
 
 def _links() -> dict:
     """The other dashboards, with the same time, run and nodes."""
-    common = {"icon": "external link", "tooltip": "", "targetBlank": False, "asDropdown": False, "url": ""}
-    return {"type": "dashboards", "title": "", "tags": [TAG], "includeVars": True, "keepTime": True, **common}
+    return {
+        "type": "dashboards",
+        "title": "",
+        "tags": [TAG],
+        "includeVars": True,
+        "keepTime": True,
+        "icon": "external link",
+        "tooltip": "",
+        "targetBlank": False,
+        "asDropdown": False,
+        "url": "",
+    }
 
 
 def _placed(panels: list[dict]) -> list[dict]:
     """Give every panel an id and a place, left to right and downwards."""
-    x = y = high = 0
+    x = y = height = 0
     placed = []
-    for number, one in enumerate(panels, 1):
-        size = one["gridPos"]
+    for number, item in enumerate(panels, 1):
+        size = item["gridPos"]
         if x + size["w"] > WIDTH:
-            x, y, high = 0, y + high, 0
-        placed.append({**one, "id": number, "gridPos": {"x": x, "y": y, **size}})
-        x, high = x + size["w"], max(high, size["h"])
+            x, y, height = 0, y + height, 0
+        placed.append(item | {"id": number, "gridPos": {"x": x, "y": y} | size})
+        x, height = x + size["w"], max(height, size["h"])
     return placed

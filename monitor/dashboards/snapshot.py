@@ -50,28 +50,33 @@ def command(settings: dict[str, str], args) -> int:
     name = naming.project(settings)
     url, path = find(run, name), runs / run / FILE
     try:
-        known = prometheus.query(url, f"{selector({'__name__': 'syncbed_training_run_info', 'run': run})}[1d]", end)
-        if not known:
-            began = datetime.fromtimestamp(start, timezone.utc).isoformat(" ", "seconds")
-            raise UserError(
-                f"RUN={run}: Prometheus of cluster {name} has nothing of it, from {began}: it keeps 12 hours, less if "
-                "that is too much, none from before it was started; PROJECT= names another cluster"
-            )
-        found = write(path, url, start - BEFORE_SECONDS, end + AFTER_SECONDS)
+        _check_known(url, run, name, start, end)
+        counts = write(path, url, start - BEFORE_SECONDS, end + AFTER_SECONDS)
     except prometheus.NotAnswering as error:
         raise RunFailed(
             f"RUN={run}: Prometheus at {url} does not answer ({error}); `make logs NODE=prometheus{naming.words(name)}`"
         ) from None
     except OSError as error:
         raise RunFailed(f"RUN={run}: {path} cannot be written ({error.strerror or error})") from None
-    if (lacking := found["first"] - start) > BEFORE_SECONDS:
-        print(f"warning: Prometheus has nothing of the first {lacking:.0f} s of the run", file=sys.stderr)
+    if (seconds := counts["first"] - start) > BEFORE_SECONDS:
+        print(f"warning: Prometheus has nothing of the first {seconds:.0f} s of the run", file=sys.stderr)
     size = path.stat().st_size
     if args.json:
-        print(json.dumps({"path": str(path), "bytes": size, **found}))
+        print(json.dumps({"path": str(path), "bytes": size} | counts))
     else:
-        print(f"{path}: {found['series']} series, {found['samples']} samples, {size / 1e6:.1f} MB")
+        print(f"{path}: {counts['series']} series, {counts['samples']} samples, {size / 1e6:.1f} MB")
     return 0
+
+
+def _check_known(url: str, run: str, cluster: str, start: float, end: float) -> None:
+    """Raises UserError when Prometheus has nothing of the run, and NotAnswering."""
+    query = f"{selector({'__name__': 'syncbed_training_run_info', 'run': run})}[1d]"
+    if not prometheus.query(url, query, end):
+        began = datetime.fromtimestamp(start, timezone.utc).isoformat(" ", "seconds")
+        raise UserError(
+            f"RUN={run}: Prometheus of cluster {cluster} has nothing of it, from {began}: it keeps 12 hours, less if "
+            "that is too much, none from before it was started; PROJECT= names another cluster"
+        )
 
 
 def span(folder: Path) -> tuple[float, float]:
@@ -122,9 +127,9 @@ def read(url: str, start: float, end: float) -> Iterator[tuple[dict[str, str], l
     """
     milliseconds = round(1000 * (end - start))
     for labels in sorted(prometheus.series(url, start, end), key=selector):
-        for found in prometheus.query(url, f"{selector(labels)}[{milliseconds}ms]", end):
-            if found["metric"] == labels:  # one with more labels matches too
-                yield labels, found["values"]
+        for series in prometheus.query(url, f"{selector(labels)}[{milliseconds}ms]", end):
+            if series["metric"] == labels:  # one with more labels matches too
+                yield labels, series["values"]
 
 
 def selector(labels: dict[str, str]) -> str:

@@ -69,9 +69,9 @@ def default(
             f"warning: {name} cannot be fetched ({error}), so synthetic images are used instead; "
             "DATA_DIR=folder with its files or a network would do, DATA=synthetic silences this"
         )
-        made = _prepare("synthetic", shape, seed=seed, data_dir=None, cache=cache, say=say, verify=verify)
-        label = f"{made.label} (no DATA named, {name} could not be fetched)"
-        return replace(made, label=label, manifest={**made.manifest, "label": label})
+        prepared = _prepare("synthetic", shape, seed=seed, data_dir=None, cache=cache, say=say, verify=verify)
+        label = f"{prepared.label} (no DATA named, {name} could not be fetched)"
+        return replace(prepared, label=label, manifest=prepared.manifest | {"label": label})
 
 
 def _prepare(name: str, shape: Shape | None, **how) -> Prepared:

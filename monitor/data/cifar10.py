@@ -9,13 +9,15 @@ import io
 import pickle
 import re
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from monitor.data import folders
-from monitor.data.store import Content, Prepared, prepare_once
+from monitor.data.store import Content, Prepared, image_shape, prepare_once
 from monitor.errors import UserError
 from trainer.registry import DataSet
 
@@ -51,13 +53,20 @@ def _from_archive(dataset: DataSet, cache: Path, say, verify: bool) -> Prepared:
 
         archive = fetch(URL, SHA256, cache / ".cifar10.download", say)
         with tarfile.open(archive) as tar:  # nothing is extracted: the batches are read out of the archive
-            wanted = {f"{INNER}/{name}": name for name in PUBLIC_BATCHES}
-            files = ((wanted[m.name], tar.extractfile(m).read()) for m in tar if m.isreg() and m.name in wanted)
-            content = _content(dataset, files, archive, URL)
+            content = _content(dataset, _members(tar), archive, URL)
         archive.unlink()
         return content
 
     return prepare_once(cache, "cifar10", make, say, verify)
+
+
+def _members(tar: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
+    """Name and content of each batch, in the order of the archive; nothing else in it is looked at."""
+    names = {f"{INNER}/{name}": name for name in PUBLIC_BATCHES}
+    for member in tar:
+        file = tar.extractfile(member) if member.isreg() and member.name in names else None
+        if file is not None:
+            yield names[member.name], file.read()
 
 
 def _layout(data_dir: Path) -> tuple[Path, list[str]]:
@@ -87,7 +96,7 @@ def _content(dataset: DataSet, files: Iterable[tuple[str, bytes]], where: Path, 
     if classes is None or TEST not in batches or len(batches) < 2:
         raise UserError(f"{where}: batches are missing in the archive; found {', '.join(sorted(batches)) or 'none'}")
     test_images, test_labels = batches.pop(TEST)
-    train = [batches[name] for name in sorted(batches, key=lambda name: int(TRAIN.fullmatch(name)[1]))]
+    train = [batches[name] for name in sorted(batches, key=lambda name: int(name.removeprefix("data_batch_")))]
     train_images, train_labels = (np.concatenate(parts) for parts in zip(*train, strict=True))
     counts = f" ({len(train_images)} + {len(test_images)} images from a folder)" if source != URL else ""
     label = f"cifar10{counts}"
@@ -98,7 +107,8 @@ def _content(dataset: DataSet, files: Iterable[tuple[str, bytes]], where: Path, 
 
 def _batch(batch: dict, dataset: DataSet, path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Images uint8 (n, channels, height, width) and labels int64 (n,) of one batch file."""
-    pixels = int(np.prod(dataset.shape))
+    shape = image_shape(dataset)
+    pixels = prod(shape)
     images = batch.get("data")
     if not isinstance(images, _Array):
         raise UserError(f"{path}: has no array `data`; a CIFAR-10 batch would do")
@@ -113,7 +123,7 @@ def _batch(batch: dict, dataset: DataSet, path: Path) -> tuple[np.ndarray, np.nd
     for label in labels:
         if type(label) is not int or not 0 <= label < dataset.classes:
             raise UserError(f"{path}: label {label!r}; whole numbers from 0 to {dataset.classes - 1} would do")
-    return images.reshape(-1, *dataset.shape), np.array(labels, np.int64)
+    return images.reshape(-1, *shape), np.array(labels, np.int64)
 
 
 def _class_names(meta: dict, classes: int, path: Path) -> list[str]:
@@ -137,12 +147,13 @@ class _Dtype:
 class _Array:
     """What a pickle says of an array. numpy's own rebuilding is not trusted with unchecked state, and not needed."""
 
-    state = None
+    state: Any = None
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: Any) -> None:
         self.state = state
 
     def array(self, path: Path) -> np.ndarray:
+        """Raises UserError."""
         try:
             _version, shape, dtype, by_column, raw = self.state
             if not re.fullmatch(r"[iu][1248]", dtype.code):
@@ -150,7 +161,7 @@ class _Array:
             raw = raw.encode("latin1") if isinstance(raw, str) else raw  # text in a pickle of Python 2
             flat = np.frombuffer(raw, np.dtype(dtype.code).newbyteorder("<" if dtype.order == "|" else dtype.order))
             return flat.reshape(shape, order="F" if by_column else "C")
-        except Exception as error:  # any part of the state may be of any type
+        except Exception as error:  # any part of the state may be of any type, so any error may be raised
             raise UserError(f"{path}: corrupted array ({error}); copy the file anew") from error
 
 
@@ -188,7 +199,7 @@ def _unpickle(raw: bytes, path: Path) -> dict:
         value = _Unpickler(io.BytesIO(raw), encoding="latin1").load()
     except _Refused as error:
         raise UserError(f"{path}: refused: its pickle asks for {error}, which no CIFAR-10 batch does") from None
-    except Exception as error:  # broken pickles raise nearly anything
+    except Exception as error:  # broken pickles raise nearly anything, see the documentation of pickle.UnpicklingError
         reason = str(error) or type(error).__name__
         raise UserError(f"{path}: truncated or corrupted ({reason}); copy the file anew") from error
     if not isinstance(value, dict):

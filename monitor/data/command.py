@@ -36,18 +36,19 @@ def command(settings: dict[str, str], args) -> int:
     if "MODEL" in settings:
         spec = RunSpec.from_settings({word: settings[word] for word in ("DATA", "MODEL") if word in settings})
         name, shape = spec.data, spec.shape
-    how = {
-        "seed": int(seed),
-        "shape": shape,
-        "data_dir": folder(settings),
-        "cache": Path(settings.get("DATA_CACHE", CACHE)),
-        "say": partial(print, file=sys.stderr if args.json else sys.stdout),
-        "verify": True,
-    }
-    prepared = (prepare if "DATA" in settings else default)(name, **how)
+    prepare_data = prepare if "DATA" in settings else default
+    prepared = prepare_data(
+        name,
+        seed=int(seed),
+        shape=shape,
+        data_dir=folder(settings),
+        cache=Path(settings.get("DATA_CACHE", CACHE)),
+        say=partial(print, file=sys.stderr if args.json else sys.stdout),
+        verify=True,
+    )
     manifest = prepared.manifest
     if args.json:
-        print(json.dumps({"path": str(prepared.path), "key": prepared.key, "verified": True, **manifest}))
+        print(json.dumps({"path": str(prepared.path), "key": prepared.key, "verified": True} | manifest))
         return 0
     samples = f"{manifest['train_samples']} training and {manifest['test_samples']} test images"
     print(f"{prepared.label}: {prepared.path}")

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import pooch
@@ -42,8 +43,10 @@ def fetch(url: str, sha256: str, folder: Path, say) -> Path:
             _ask(url, host)
             say(f"downloading {url}")
         with _bar(name) as bar:
-            download = pooch.HTTPDownloader(bar, chunk_size=1 << 18, timeout=(CONNECT_SECONDS, READ_SECONDS))
-            return Path(pooch.retrieve(url, sha256, name, folder, downloader=download))
+            timeout = CONNECT_SECONDS, READ_SECONDS
+            # pooch takes any bar with these methods, and passes its downloader on: its annotations say less.
+            download = pooch.HTTPDownloader(cast(bool, bar), chunk_size=1 << 18, timeout=timeout)
+            return Path(pooch.retrieve(url, sha256, name, folder, downloader=cast(Any, download)))
     except requests.RequestException as error:
         raise Unavailable(f"{host}: {_reason(error)}") from error
     except ValueError as error:  # what pooch raises for a checksum that differs
@@ -52,33 +55,34 @@ def fetch(url: str, sha256: str, folder: Path, say) -> Path:
 
 def _ask(url: str, host: str) -> None:
     """Raises when the server does not answer at all. In a thread: looking up a name has no time limit of its own."""
-    failure = []
+    failures: list[requests.RequestException] = []
 
-    def ask():
+    def ask() -> None:
         try:
             requests.head(url, timeout=CONNECT_SECONDS, allow_redirects=True).close()
         except requests.RequestException as error:
-            failure.append(error)
+            failures.append(error)
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(ANSWER_SECONDS)
     if thread.is_alive():
         raise Unavailable(f"{host}: no answer")
-    if failure:
-        raise failure[0]
+    if failures:
+        raise failures[0]
 
 
 def _reason(error: BaseException) -> str:
     """What went wrong, in a few words."""
-    if isinstance(error, requests.HTTPError):
+    if isinstance(error, requests.HTTPError) and error.response is not None:
         return f"answered {error.response.status_code} {error.response.reason}".strip()
-    causes, look = [], [error]
-    while look:  # the real cause is an argument, a `reason` or the context of what is raised
-        cause = look.pop()
+    causes: list[BaseException] = []
+    candidates: list[Any] = [error]
+    while candidates:  # the real cause is an argument, a `reason` or the context of what is raised
+        cause = candidates.pop()
         if isinstance(cause, BaseException) and cause not in causes:
             causes.append(cause)
-            look += [*cause.args, getattr(cause, "reason", None), cause.__cause__, cause.__context__]
+            candidates += [*cause.args, getattr(cause, "reason", None), cause.__cause__, cause.__context__]
     names = {type(cause).__name__ for cause in causes}
     return next((words for name, words in REASONS.items() if name in names), type(error).__name__)
 

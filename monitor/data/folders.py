@@ -25,8 +25,10 @@ def listing(data_dir: Path, below: Iterable[str], looked_for: str) -> dict[Path,
 
 def not_here(data_dir: Path, what: str, looked_for: str, names: list[str]) -> UserError:
     """The error for a folder in which nothing of the data set `what` is."""
-    found = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-    return UserError(f"DATA_DIR={data_dir}: not {what}: looked for {looked_for}, found {found or 'an empty folder'}")
+    content = ", ".join(names[:5]) or "an empty folder"
+    if len(names) > 5:
+        content += ", ..."
+    return UserError(f"DATA_DIR={data_dir}: not {what}: looked for {looked_for}, found {content}")
 
 
 def readable(path: Path, read: Callable[[Path], T]) -> T:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from monitor.data import folders, idx
-from monitor.data.store import Content, Prepared, Unavailable, prepare_once
+from monitor.data.store import Content, Prepared, Unavailable, image_shape, prepare_once
 from monitor.errors import UserError
 from trainer.registry import DataSet
 
@@ -125,7 +125,7 @@ def _from_mirrors(source: Source, dataset: DataSet, cache: Path, say, verify: bo
     def make() -> Content:
         from monitor.data.download import fetch  # its libraries take a third of a second to import, rarely needed
 
-        troubles = []
+        reasons = []
         for mirror in source.mirrors:
             try:
                 paths = [
@@ -134,9 +134,9 @@ def _from_mirrors(source: Source, dataset: DataSet, cache: Path, say, verify: bo
                 ]
                 break
             except Unavailable as error:
-                troubles.append(str(error))
+                reasons.append(str(error))
         else:
-            raise Unavailable("; ".join(troubles))
+            raise Unavailable("; ".join(reasons))
         content = _content(source, dataset, paths, mirror)
         shutil.rmtree(downloads)
         return content
@@ -149,19 +149,20 @@ def _layout(source: Source, data_dir: Path) -> tuple[Path, list[str]]:
     looked_for = f"{STEMS[0]}-ubyte and its three companions, .gz or not, there or in {' or '.join(source.below)} below"
     places = folders.listing(data_dir, source.below, looked_for)
     for folder, names in places.items():
-        spelled = [[s.format(stem) for s in SPELLINGS if s.format(stem) in names] for stem in STEMS]
-        missing = [f"{stem}-ubyte" for stem, found in zip(STEMS, spelled, strict=True) if not found]
+        files = [[s.format(stem) for s in SPELLINGS if s.format(stem) in names] for stem in STEMS]
+        missing = [f"{stem}-ubyte" for stem, spellings in zip(STEMS, files, strict=True) if not spellings]
         if len(missing) == len(STEMS):
             continue
         if missing:
             raise UserError(f"DATA_DIR={data_dir}: {', '.join(missing)} missing in {folder}; copy the whole folder")
-        return folder, [found[0] for found in spelled]
+        return folder, [spellings[0] for spellings in files]
     raise folders.not_here(data_dir, source.title, looked_for, places[data_dir])
 
 
 def _content(source: Source, dataset: DataSet, paths: list[Path], where: str) -> Content:
     """Read and check the four files, given in the order of STEMS."""
-    items = (dataset.shape[1:], (), dataset.shape[1:], ())
+    shape = image_shape(dataset)
+    items = (shape[1:], (), shape[1:], ())
     arrays = [
         folders.readable(path, lambda p, item=item: idx.read(p, item)) for path, item in zip(paths, items, strict=True)
     ]
@@ -178,9 +179,9 @@ def _content(source: Source, dataset: DataSet, paths: list[Path], where: str) ->
     counts = f" ({len(train_images)} + {len(test_images)} images from a folder)" if sums != source.unpacked else ""
     return Content(
         source.name,
-        train_images.reshape(-1, *dataset.shape),
+        train_images.reshape(-1, *shape),
         train_labels.astype(np.int64),
-        test_images.reshape(-1, *dataset.shape),
+        test_images.reshape(-1, *shape),
         test_labels.astype(np.int64),
         list(source.classes),
         where,

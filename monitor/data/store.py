@@ -20,6 +20,7 @@ from monitor.errors import RunFailed, UserError
 from trainer import files
 from trainer.checkpoint_folder import sha256
 from trainer.files import HashingFile
+from trainer.registry import DataSet, Shape
 
 SCHEMA = 1
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
@@ -61,29 +62,15 @@ def prepare_once(cache: Path, key: str, make: Callable[[], Content], say, verify
 
     Raises RunFailed (disk full) and UserError (cache not writable), besides what `make` raises; then no folder is left.
     """
-    found = complete(cache / key, verify)
-    if found:
-        return found
+    prepared = complete(cache / key, verify)
+    if prepared:
+        return prepared
     try:
         with _lock(cache, key, say):
-            found = complete(cache / key, verify)  # another process may have made it while this one waited
-            if found:
-                return found
-            damaged = _damaged(cache / key, verify) if (cache / key).exists() else None
-            if damaged:
-                say(f"{damaged} is damaged; {key} is prepared anew")
-            unfinished = cache / f".{key}.tmp"  # only the holder of the lock uses this name
-            shutil.rmtree(unfinished, ignore_errors=True)
-            try:
-                unfinished.mkdir()
-                try:
-                    _write(unfinished, make())
-                except Unavailable as error:
-                    raise Unavailable(f"{damaged} is damaged, and {error}" if damaged else str(error)) from error
-                shutil.rmtree(cache / key, ignore_errors=True)
-                unfinished.rename(cache / key)
-            finally:
-                shutil.rmtree(unfinished, ignore_errors=True)
+            prepared = complete(cache / key, verify)  # another process may have made it while this one waited
+            if prepared:
+                return prepared
+            return _make(cache, key, make, say, verify)
     except OSError as error:
         if error.errno in FULL:
             raise RunFailed(f"{cache}: no space left while preparing {key}; free some space there") from error
@@ -91,7 +78,35 @@ def prepare_once(cache: Path, key: str, make: Callable[[], Content], say, verify
         raise UserError(
             f"{cache}: cannot keep prepared data there ({reason}); make it writable, or DATA_CACHE=folder"
         ) from error
-    return complete(cache / key)
+
+
+def _make(cache: Path, key: str, make: Callable[[], Content], say, verify: bool) -> Prepared:
+    """Make the folder, in the place of a damaged one, under the lock of its key."""
+    damaged = _damaged(cache / key, verify) if (cache / key).exists() else None
+    if damaged:
+        say(f"{damaged} is damaged; {key} is prepared anew")
+    unfinished = cache / f".{key}.tmp"  # only the holder of the lock uses this name
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        unfinished.mkdir()
+        try:
+            _write(unfinished, make())
+        except Unavailable as error:
+            raise Unavailable(f"{damaged} is damaged, and {error}" if damaged else str(error)) from error
+        shutil.rmtree(cache / key, ignore_errors=True)
+        unfinished.rename(cache / key)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    prepared = complete(cache / key)
+    if prepared is None:
+        raise OSError(f"{key} was changed while it was prepared")
+    return prepared
+
+
+def image_shape(dataset: DataSet) -> Shape:
+    """The shape (channels, height, width) of its images. catalogue.prepare sets it for data made in any shape."""
+    assert dataset.shape is not None
+    return dataset.shape
 
 
 def complete(path: Path, verify: bool = False) -> Prepared | None:
@@ -123,10 +138,10 @@ def _manifest(path: Path) -> dict | None:
     """What manifest.json says; None when it is of another schema, or not as it was written."""
     try:
         manifest = json.loads((path / "manifest.json").read_text())
-        own = manifest.pop("sha256")
+        digest = manifest.pop("sha256")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return manifest if own == _digest(manifest) and manifest.get("schema") == SCHEMA else None
+    return manifest if digest == _digest(manifest) and manifest.get("schema") == SCHEMA else None
 
 
 def _digest(manifest: dict) -> str:

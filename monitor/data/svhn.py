@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from monitor.data import folders
-from monitor.data.store import Content, Prepared, prepare_once
+from monitor.data.store import Content, Prepared, image_shape, prepare_once
 from monitor.errors import UserError
 from trainer.registry import DataSet
 
@@ -88,19 +88,19 @@ def read(path: Path, dataset: DataSet) -> tuple[np.ndarray, np.ndarray]:
 
     with path.open("rb") as file:
         try:
-            said = {name: shape for name, shape, _ in whosmat(file)}
-        except Exception as error:  # broken files raise nearly anything
+            shapes = {name: shape for name, shape, _ in whosmat(file)}
+        except Exception as error:  # broken files raise nearly anything: scipy's reader checks little
             raise _broken(path, error) from error
-        channels, height, width = dataset.shape
-        count = said.get("y", (0, 0))[0]
-        if said.get("X") != (height, width, channels, count) or said["y"] != (count, 1) or not 1 <= count <= MOST:
-            has = ", ".join(f"{name} {shape}" for name, shape in sorted(said.items())) or "nothing"
-            raise UserError(f"{path}: holds {has}; X ({height}, {width}, {channels}, n) and y (n, 1) would do")
+        channels, height, width = image_shape(dataset)
+        count = shapes.get("y", (0, 0))[0]
+        if shapes.get("X") != (height, width, channels, count) or shapes["y"] != (count, 1) or not 1 <= count <= MOST:
+            content = ", ".join(f"{name} {shape}" for name, shape in sorted(shapes.items())) or "nothing"
+            raise UserError(f"{path}: holds {content}; X ({height}, {width}, {channels}, n) and y (n, 1) would do")
         file.seek(0)
         try:
             arrays = loadmat(file, variable_names=["X", "y"])
             pixels, labels = arrays["X"], arrays["y"]
-            if pixels.shape != said["X"] or labels.shape != said["y"]:
+            if pixels.shape != shapes["X"] or labels.shape != shapes["y"]:
                 raise ValueError("its arrays are not what its header says")
         except Exception as error:
             raise _broken(path, error) from error

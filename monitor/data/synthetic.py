@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from monitor.data.store import BLOCK, Content, Prepared, prepare_once
+from monitor.data.store import BLOCK, Content, Prepared, image_shape, prepare_once
 from monitor.errors import UserError
 from trainer.registry import DataSet
 from trainer.spec import shape_text
@@ -24,8 +24,9 @@ def prepare(dataset: DataSet, *, seed: int, data_dir: Path | None, cache: Path, 
     """The folder synthetic-<shape>-s<seed> of the cache. Raises UserError when a DATA_DIR is given: none is read."""
     if data_dir is not None:
         raise UserError(f"DATA_DIR={data_dir}: DATA=synthetic is made from SEED, reads no folder; leave DATA_DIR out")
-    key = f"synthetic-{shape_text(dataset.shape)}-s{seed}"
-    return prepare_once(cache, key, lambda: generate(dataset.shape, dataset.classes, seed), say, verify)
+    shape = image_shape(dataset)
+    key = f"synthetic-{shape_text(shape)}-s{seed}"
+    return prepare_once(cache, key, lambda: generate(shape, dataset.classes, seed), say, verify)
 
 
 def generate(shape: tuple[int, int, int], classes: int, seed: int) -> Content:

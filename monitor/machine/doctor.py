@@ -13,6 +13,9 @@ from functools import partial
 from pathlib import Path
 
 import psutil
+import requests
+from docker import DockerClient
+from docker.errors import DockerException
 
 from monitor.cluster.settings import DEFAULT_PORTS, SETTINGS
 from monitor.conditions.amounts import whole
@@ -62,7 +65,7 @@ def command(settings: dict[str, str], args) -> int:
 
 def examine(settings: dict[str, str]) -> list[Finding]:
     """Everything, engine first, for the cluster and ports that settings name. A check that breaks is a finding."""
-    found = list(_guarded("engine", "docker", partial(_engine, settings)))
+    findings = list(_guarded("engine", "docker", partial(_engine, settings)))
     for name, check in (
         ("memory", _memory),
         ("disk", _disk),
@@ -70,8 +73,8 @@ def examine(settings: dict[str, str]) -> list[Finding]:
         ("serving", partial(_serving, settings)),
         ("kernel", _kernel),
     ):
-        found += _guarded(name, None, check)
-    return found
+        findings += _guarded(name, None, check)
+    return findings
 
 
 def runtimes(findings: list[Finding]) -> list[str]:
@@ -93,10 +96,11 @@ def _engine(settings: dict[str, str]) -> Iterator[Finding]:
     client = sdk.connect()
     info = client.info()
     yield Finding("engine", OK, f"Docker {info['ServerVersion']}, {info['NCPU']} cores, storage {info['Driver']}")
-    negotiated = client.api._version
-    new_enough = tuple(map(int, negotiated.split("."))) >= _OLDEST_API
-    fix = "" if new_enough else "an engine from 20.10 on is needed"
-    yield Finding("engine API", OK if new_enough else FAIL, f"{negotiated} (negotiated)", fix, "docker")
+    version = client.api.api_version
+    if tuple(map(int, version.split("."))) >= _OLDEST_API:
+        yield Finding("engine API", OK, f"{version} (negotiated)", "", "docker")
+    else:
+        yield Finding("engine API", FAIL, f"{version} (negotiated)", "an engine from 20.10 on is needed", "docker")
     yield from _guarded("compose", "docker", _compose)
     yield _limits(info)
     yield from _changed(client, settings)
@@ -107,25 +111,27 @@ def _engine(settings: dict[str, str]) -> Iterator[Finding]:
 
 def _compose() -> Iterator[Finding]:
     command, version = compose.compose_command()
-    yield Finding("compose", OK, f"{version} ({'plugin' if command[-1] == 'compose' else command[-1]})")
+    kind = "plugin" if command[-1] == "compose" else command[-1]
+    yield Finding("compose", OK, f"{version} ({kind})")
 
 
 def _limits(info: dict) -> Finding:
     cgroup = f"cgroup v{info.get('CgroupVersion', '1')}, {info.get('CgroupDriver', '?')} driver"
     if info["MemoryLimit"] and info["CpuCfsQuota"]:
         return Finding("limits", OK, cgroup)
-    lacking = [n for n, there in (("memory", info["MemoryLimit"]), ("cpu", info["CpuCfsQuota"])) if not there]
+    controllers = {"memory": info["MemoryLimit"], "cpu": info["CpuCfsQuota"]}
+    missing = [name for name, present in controllers.items() if not present]
     return Finding(
         "limits",
         FAIL,
-        f"{cgroup}: no limit on {' and '.join(lacking)}",
+        f"{cgroup}: no limit on {' and '.join(missing)}",
         "a rootless engine needs cgroup v2 with these controllers delegated (systemd: Delegate=yes)",
         "docker",
     )
 
 
-def _changed(client, settings: dict[str, str]) -> Iterator[Finding]:
-    """Nodes that have not what the cluster gave them."""
+def _changed(client: DockerClient, settings: dict[str, str]) -> Iterator[Finding]:
+    """Nodes whose limits or link differ from what the cluster gave them."""
     label = f"{naming.PROJECT_LABEL}={project(settings)}"
     fix = "a run's own, or left by one that was killed: the next run and 'make clean' take it back"
     for node in client.containers.list(filters={"label": [label, f"{naming.ROLE_LABEL}=node"]}):
@@ -137,20 +143,24 @@ def _changed(client, settings: dict[str, str]) -> Iterator[Finding]:
                 yield Finding("links", WARN, f"{node.name}: a run that was killed left its link shaped or cut", fix)
 
 
-def _docker_disk(client, info: dict) -> Iterator[Finding]:
-    have = {tag.split(":")[0] for image in client.images.list("syncbed-trainer") for tag in image.tags}
+def _docker_disk(client: DockerClient, info: dict) -> Iterator[Finding]:
+    """Room for the images where the node image is not built yet, else for runs."""
     if not Path(info["DockerRootDir"]).is_dir():
         yield Finding("docker disk", OK, "the engine's disk cannot be seen from here")
         return
     free = shutil.disk_usage(info["DockerRootDir"]).free
-    enough = free > (_RUN_BYTES if have else _IMAGES_BYTES)
-    found = f"{free / 1e9:.0f} GB free at {info['DockerRootDir']}, node image {'is here' if have else 'not built yet'}"
-    yield Finding(
-        "docker disk", OK if enough else FAIL, found, "" if enough else "docker system prune frees some", "docker"
-    )
+    if any(image.tags for image in client.images.list("syncbed-trainer")):
+        needed, image = _RUN_BYTES, "is here"
+    else:
+        needed, image = _IMAGES_BYTES, "not built yet"
+    text = f"{free / 1e9:.0f} GB free at {info['DockerRootDir']}, node image {image}"
+    if free > needed:
+        yield Finding("docker disk", OK, text, "", "docker")
+    else:
+        yield Finding("docker disk", FAIL, text, "docker system prune frees some", "docker")
 
 
-def _ports(client, settings: dict[str, str]) -> Iterator[Finding]:
+def _ports(client: DockerClient, settings: dict[str, str]) -> Iterator[Finding]:
     name = project(settings)
     if client.containers.list(filters={"label": f"{naming.PROJECT_LABEL}={name}"}):
         yield Finding("ports", OK, f"cluster {name} is up")
@@ -164,11 +174,11 @@ def _ports(client, settings: dict[str, str]) -> Iterator[Finding]:
             yield Finding("ports", WARN, str(error).split(";")[0], f"make cluster-up {setting}=...{naming.words(name)}")
 
 
-def _registry(client) -> Finding:
+def _registry(client: DockerClient) -> Finding:
     """Asked through the engine, which has the proxy settings that count. No image is pulled."""
     try:
         client.images.get_registry_data(images.PYTHON_IMAGE)
-    except Exception as error:
+    except (DockerException, requests.RequestException) as error:
         reason = sdk.one_line(str(getattr(error, "explanation", None) or error))
         if shutil.which("debootstrap") and os.geteuid() == 0:
             fix = "base images are built from Debian packages; grafana is left out"
@@ -180,16 +190,19 @@ def _registry(client) -> Finding:
 
 def _memory() -> Iterator[Finding]:
     total, free = psutil.virtual_memory().total, psutil.virtual_memory().available
-    enough = free > _LEAST_MEMORY
-    fix = "" if enough else "close something, or train on fewer nodes (NODES=2)"
-    found = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB available, {os.cpu_count()} cores"
-    yield Finding("memory", OK if enough else WARN, found, fix)
+    text = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB available, {os.cpu_count()} cores"
+    if free > _LEAST_MEMORY:
+        yield Finding("memory", OK, text)
+    else:
+        yield Finding("memory", WARN, text, "close something, or train on fewer nodes (NODES=2)")
 
 
 def _disk() -> Iterator[Finding]:
     free = shutil.disk_usage(Path.cwd()).free
-    enough = free > _RUN_BYTES
-    yield Finding("disk", OK if enough else WARN, f"{free / 1e9:.0f} GB free here", "" if enough else "1 GB is wanted")
+    if free > _RUN_BYTES:
+        yield Finding("disk", OK, f"{free / 1e9:.0f} GB free here")
+    else:
+        yield Finding("disk", WARN, f"{free / 1e9:.0f} GB free here", "1 GB is wanted")
 
 
 def _torch() -> Iterator[Finding]:
@@ -201,15 +214,15 @@ def _torch() -> Iterator[Finding]:
 
 def _serving(settings: dict[str, str]) -> Iterator[Finding]:
     """The servers of models: this machine's, and the cluster's that the settings name."""
-    places = [LocalHost()]
+    places: list[LocalHost | cluster_host.ClusterHost] = [LocalHost()]
     with suppress(UserError):  # no engine: said above
         if (cluster := cluster_host.find(project(settings), required=False)) is not None:
             places.append(cluster)
-    served = [(place, port) for place in places if (port := place.port()) is not None]
-    for place, port in served:
-        how = f"RUNTIME={place.name}; make serve-stop{place.words} ends it"
-        yield Finding("serving", OK, f"models are served on 127.0.0.1:{port}, {how}")
-    if served:
+    servers = [(place, port) for place in places if (port := place.port()) is not None]
+    for place, port in servers:
+        end = f"RUNTIME={place.name}; make serve-stop{place.words} ends it"
+        yield Finding("serving", OK, f"models are served on 127.0.0.1:{port}, {end}")
+    if servers:
         return
     try:
         check_port("PORT", SERVING_PORT)
@@ -226,7 +239,10 @@ def _kernel() -> Iterator[Finding]:
     if config is None:
         yield Finding("kernel", OK, f"{release}; its configuration is not shown, so link shaping is not known")
         return
-    text = (gzip.decompress(config.read_bytes()) if config.suffix == ".gz" else config.read_bytes()).decode()
-    parts = {name: f"CONFIG_NET_SCH_{name.upper()}=" in text for name in ("tbf", "netem")}
-    told = ", ".join(f"{name} {'there' if there else 'missing'}" for name, there in parts.items())
-    yield Finding("kernel", OK, f"{release}; link shaping: {told}")
+    content = config.read_bytes()
+    text = (gzip.decompress(content) if config.suffix == ".gz" else content).decode()
+    states = []
+    for name in ("tbf", "netem"):
+        present = f"CONFIG_NET_SCH_{name.upper()}=" in text
+        states.append(f"{name} there" if present else f"{name} missing")
+    yield Finding("kernel", OK, f"{release}; link shaping: {', '.join(states)}")

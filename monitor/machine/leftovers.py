@@ -35,27 +35,37 @@ def clean(settings: dict[str, str], args) -> int:
         print(f"clusters were not looked for: {error}", file=sys.stderr)
         return 0
     with sdk.guard():
-        everything = client.containers.list(all=True, ignore_removed=True, filters={"label": PROJECT_LABEL})
-        alive = {c.labels[PROJECT_LABEL] for c in everything if c.labels.get(ROLE_LABEL) == "node" and _lives(c)}
-        for container in everything:
-            mine = only in (None, container.labels[PROJECT_LABEL])
-            # Without a role: it carried data into a volume, and its maker died before removing it.
-            if mine and ROLE_LABEL not in container.labels and not _young(container.attrs["Created"]):
-                removed += remove_containers([container])
-        for name in sorted(alive):
-            if only in (None, name):
-                removed += _tidy(client, name)
-        for dead in sorted(_projects(client) - alive):
-            if only in (None, dead):
-                removed += remove_project(client, dead)
-        removed += [f"image {tag}" for tag in images.remove_old(client)] if only is None else []
+        removed += _clean_clusters(client, only)
+        if only is None:
+            removed += [f"image {tag}" for tag in images.remove_old(client)]
     tell_removed(removed, args.json, "nothing was left behind")
     return 0
 
 
+def _clean_clusters(client: DockerClient, only: str | None) -> list[str]:
+    """Carriers, what runs left in clusters that live, and clusters that do not. `only`: of this project."""
+    removed = []
+    everything = client.containers.list(all=True, ignore_removed=True, filters={"label": PROJECT_LABEL})
+    alive = {c.labels[PROJECT_LABEL] for c in everything if c.labels.get(ROLE_LABEL) == "node" and _lives(c)}
+    for container in everything:
+        chosen = only in (None, container.labels[PROJECT_LABEL])
+        # Without a role: it carried data into a volume, and its maker died before removing it.
+        if chosen and ROLE_LABEL not in container.labels and not _young(container.attrs["Created"]):
+            removed += remove_containers([container])
+    for name in sorted(alive):
+        if only in (None, name):
+            removed += _tidy(client, name)
+    for name in sorted(_projects(client) - alive):
+        if only in (None, name):
+            removed += remove_project(client, name)
+    return removed
+
+
 def _tidy(client: DockerClient, project: str) -> list[str]:
     """What runs left in the nodes of a cluster. Of the nodes' own nothing is touched while a run has them."""
-    removed, shaped, runs = [], {}, []
+    removed: list[str] = []
+    shaped: dict[Container, bool] = {}
+    runs: list[str | None] = []
     nodes = [c for c in containers(client, project) if c.labels.get(ROLE_LABEL) == "node" and c.status == "running"]
     for container in nodes:
         with suppress(RunFailed):  # `check` ends ranks that no launcher holds any more, and says which
@@ -72,7 +82,9 @@ def _remove_outputs(node: Container) -> list[str]:
     """What ranks wrote into the cluster's volume and nobody fetched: their orchestrator was killed."""
     old = ["-mindepth", "1", "-maxdepth", "1", "-cmin", f"+{_YOUNG_SECONDS // 60}"]
     code, out = node.exec_run(["find", "/runs", *old, "-print", "-exec", "rm", "-rf", "{}", ";"])
-    return [f"folder {line} in {node.name}" for line in out.decode().splitlines()] if code == 0 else []
+    if code != 0 or not isinstance(out, bytes):
+        return []
+    return [f"folder {line} in {node.name}" for line in out.decode().splitlines()]
 
 
 def _lives(container: Container) -> bool:
@@ -87,12 +99,12 @@ def _young(created: str) -> bool:
 
 def _projects(client: DockerClient) -> set[str]:
     """Every project that left something, but for networks and volumes that were created just now."""
-    ours = {"label": PROJECT_LABEL}
-    names = {
-        c.labels[PROJECT_LABEL]
-        for c in client.containers.list(all=True, ignore_removed=True, filters=ours)
-        if ROLE_LABEL in c.labels
-    }
-    things = [(n.attrs["Created"], n) for n in client.networks.list(filters=ours)]
-    things += [(v.attrs["CreatedAt"], v) for v in client.volumes.list(filters=ours)]
-    return names | {thing.attrs["Labels"][PROJECT_LABEL] for created, thing in things if not _young(created)}
+    listed = client.containers.list(all=True, ignore_removed=True, filters={"label": PROJECT_LABEL})
+    names = {c.labels[PROJECT_LABEL] for c in listed if ROLE_LABEL in c.labels}
+    for network in client.networks.list(filters={"label": PROJECT_LABEL}):
+        if not _young(network.attrs["Created"]):
+            names.add(network.attrs["Labels"][PROJECT_LABEL])
+    for volume in client.volumes.list(filters={"label": PROJECT_LABEL}):
+        if not _young(volume.attrs["CreatedAt"]):
+            names.add(volume.attrs["Labels"][PROJECT_LABEL])
+    return names

@@ -4,15 +4,17 @@ Asks for the scrapes themselves (a range selector in an instant query), not for 
 fills those from up to five minutes back, which would hide every gap.
 """
 
+import http.client
 import json
 import sys
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import reduce
 from operator import getitem
+from typing import Any, TypeVar
 
 from monitor.metrics.sampling import METRICS, Row, make_row
 
@@ -21,6 +23,7 @@ _PAGE_SECONDS = 600  # keeps an answer of 16 nodes at a few MB
 _RETRY_SECONDS = 0.25
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy for the internet cannot reach it
 _NAMES = "|".join(METRICS)
+T = TypeVar("T")
 # When each node was last scraped. A busy node answers late now and then, and a good scrape follows; one that is gone
 # answers none, and is not waited for longer than this.
 _GONE_SECONDS = 3
@@ -54,7 +57,7 @@ def window(
     """
     deadline = time.monotonic() + wait_seconds
     try:
-        seen = _retry(lambda: _last(url, nodes), deadline, until=lambda seen: min(seen.values()) >= end)
+        seen = _retry(lambda: _last(url, nodes), deadline, until=lambda times: min(times.values()) >= end)
         if late := sorted(node for node, when in seen.items() if when < end):
             warn(f"Prometheus has no scrape of {', '.join(late)} since the run ended; metrics.csv lacks its end")
         stop = max(end + step_seconds, min(max(seen.values()), end + wait_seconds))
@@ -62,19 +65,27 @@ def window(
         deadline = max(deadline, time.monotonic() + 2.0)
         scrapes: dict[tuple[str, float], list[tuple[str, float]]] = {}
         for first, last in _pages(start - step_seconds, stop):
-            for series in _retry(lambda a=first, b=last: _range(url, a, b), deadline):
-                name, node = series["metric"]["__name__"], series["metric"].get("node", "")
-                for when, value in series["values"]:
+            for line in _retry(lambda a=first, b=last: _range(url, a, b), deadline):
+                name, node = line["metric"]["__name__"], line["metric"].get("node", "")
+                for when, value in line["values"]:
                     scrapes.setdefault((node, when), []).append((name, float(value)))
     except NotAnswering as error:
         warn(f"Prometheus at {url} does not answer ({error}); metrics.csv is empty")
         return []
-    newest, ended = {}, set()
+    return _rows(scrapes, start, end, step_seconds)
+
+
+def _rows(
+    scrapes: dict[tuple[str, float], list[tuple[str, float]]], start: float, end: float, step_seconds: float
+) -> list[Row]:
+    """The last scrape of each node and step; after the step that follows `end`, a node's first one only."""
+    newest: dict[tuple[str, float], Row] = {}
+    complete = set()  # nodes with a scrape at or after `end`
     for (node, when), samples in sorted(scrapes.items()):
-        if start - step_seconds <= when and (when <= end + step_seconds or node not in ended):
+        if start - step_seconds <= when and (when <= end + step_seconds or node not in complete):
             newest[node, when // step_seconds] = make_row(when, node, samples)
         if when >= end:
-            ended.add(node)
+            complete.add(node)
     return sorted(newest.values(), key=lambda row: (row.time, row.node))
 
 
@@ -92,7 +103,7 @@ def _range(url: str, first: float, last: float) -> list[dict]:
     return query(url, f'{{job="node",__name__=~"{_NAMES}"}}[{milliseconds}ms]', last)
 
 
-def _pages(start: float, end: float):
+def _pages(start: float, end: float) -> Iterator[tuple[float, float]]:
     while start < end:
         yield start, min(start + _PAGE_SECONDS, end)
         start += _PAGE_SECONDS
@@ -100,9 +111,10 @@ def _pages(start: float, end: float):
 
 def query(url: str, expression: str, when: float | None = None) -> list[dict]:
     """The result of one instant query. Raises NotAnswering."""
-    return _ask(
-        url, "query", {"query": expression} | ({} if when is None else {"time": f"{when:.3f}"}), "data", "result"
-    )
+    form = {"query": expression}
+    if when is not None:
+        form["time"] = f"{when:.3f}"
+    return _ask(url, "query", form, "data", "result")
 
 
 def series(url: str, start: float, end: float) -> list[dict[str, str]]:
@@ -110,7 +122,7 @@ def series(url: str, start: float, end: float) -> list[dict[str, str]]:
     return _ask(url, "series", {"match[]": '{__name__!=""}', "start": f"{start:.3f}", "end": f"{end:.3f}"}, "data")
 
 
-def _ask(url: str, what: str, form: dict[str, str], *keys: str):
+def _ask(url: str, what: str, form: dict[str, str], *keys: str) -> Any:
     """What the HTTP API answers, below these keys. Raises NotAnswering."""
     request = urllib.request.Request(f"{url.rstrip('/')}/api/v1/{what}", urllib.parse.urlencode(form).encode())
     try:
@@ -120,22 +132,18 @@ def _ask(url: str, what: str, form: dict[str, str], *keys: str):
         raise NotAnswering(f"HTTP {error.code}: {error.read(200).decode(errors='replace').strip()}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise NotAnswering(str(getattr(error, "reason", error)) or type(error).__name__) from None
-    except Exception as error:  # http.client's own errors: an answer cut short while Prometheus stops
+    except http.client.HTTPException as error:  # an answer that is cut short while Prometheus stops
         raise NotAnswering(f"{type(error).__name__}: {error}") from None
 
 
-def _retry(ask: Callable, deadline: float, until: Callable = lambda answer: True):
-    """Ask until the answer is as wanted or time is up: then the last answer, or the error if there was none."""
+def _retry(ask: Callable[[], T], deadline: float, until: Callable[[T], bool] = lambda answer: True) -> T:
+    """Ask until the answer is as wanted or time is up. Returns the last answer; raises NotAnswering if it was none."""
     while True:
-        answer = error = None
         try:
             answer = ask()
-        except NotAnswering as e:
-            error = e
-        if error is None and until(answer):
-            return answer
-        if time.monotonic() + _RETRY_SECONDS > deadline:
-            if error is not None:
-                raise error
-            return answer
+            if until(answer) or time.monotonic() + _RETRY_SECONDS > deadline:
+                return answer
+        except NotAnswering:
+            if time.monotonic() + _RETRY_SECONDS > deadline:
+                raise
         time.sleep(_RETRY_SECONDS)

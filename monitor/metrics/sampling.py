@@ -64,11 +64,11 @@ _COMBINE = {"training_step": max, "training_loss": fmean}  # the others: the sum
 
 def make_row(when: float, node: str, samples: Iterable[tuple[str, float]]) -> Row:
     """The row of one scrape, from (metric name, value) pairs, without other metrics and values that are not finite."""
-    found: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = {}
     for name, value in samples:
         if name in METRICS and math.isfinite(value):
-            found.setdefault(METRICS[name], []).append(value)
-    return Row(time=when, node=node, **{column: _COMBINE.get(column, sum)(v) for column, v in found.items()})
+            values.setdefault(METRICS[name], []).append(value)
+    return Row(time=when, node=node, **{column: _COMBINE.get(column, sum)(v) for column, v in values.items()})
 
 
 class Sampler:
@@ -82,8 +82,8 @@ class Sampler:
 
     def watch(self, node: str, announced: IO) -> None:
         """Sample the agent that prints {"port": n} as the first line of this stream. Returns at once."""
-        what = node, announced, self._stopped
-        thread = threading.Thread(target=self._sample, args=what, daemon=True, name=f"sampler {node}")
+        arguments = node, announced, self._stopped
+        thread = threading.Thread(target=self._sample, args=arguments, daemon=True, name=f"sampler {node}")
         self._threads.append(thread)
         thread.start()
 
@@ -125,12 +125,10 @@ def scrape(connection: http.client.HTTPConnection, node: str) -> Row:
     text = answer.read().decode()
     if answer.status != 200:
         raise ValueError(f"agent of {node} answered {answer.status}")
-    wanted = _LINES.findall(
-        text
-    )  # to parse the others too would cost several milliseconds of each second, for each node
-    if not wanted:
+    lines = _LINES.findall(text)  # to parse all would cost milliseconds of each second, for each node
+    if not lines:
         raise ValueError(f"agent of {node} answered with something else than metrics")
-    families = text_string_to_metric_families("\n".join(wanted) + "\n")
+    families = text_string_to_metric_families("\n".join(lines) + "\n")
     samples = [(s.name, s.value) for family in families for s in family.samples]
     return make_row(round(when, 3), node, samples)
 
@@ -156,17 +154,16 @@ def summarise(rows: Iterable[Row], node: str) -> dict[str, float | None]:
     peak_cpu_percent: highest over one interval between scrapes, 100 is one core. cpu_seconds, throttled_seconds,
     network_*_bytes: growth from the first row to the last. peak_memory_bytes: highest working set. Bytes are ints.
     """
-    own = sorted((row for row in rows if row.node == node), key=lambda row: row.time)
-    memory = [row.memory_working_set_bytes for row in own if row.memory_working_set_bytes is not None]
-    figures = {
-        "peak_cpu_percent": _peak_percent(own),
-        "cpu_seconds": _growth(own, "cpu_seconds_total"),
-        "throttled_seconds": _growth(own, "cpu_throttled_seconds_total"),
-        "peak_memory_bytes": max(memory, default=None),
-        "network_received_bytes": _growth(own, "network_receive_bytes_total"),
-        "network_sent_bytes": _growth(own, "network_transmit_bytes_total"),
+    rows = sorted((row for row in rows if row.node == node), key=lambda row: row.time)
+    memory = [row.memory_working_set_bytes for row in rows if row.memory_working_set_bytes is not None]
+    return {
+        "peak_cpu_percent": _peak_percent(rows),
+        "cpu_seconds": _growth(rows, "cpu_seconds_total"),
+        "throttled_seconds": _growth(rows, "cpu_throttled_seconds_total"),
+        "peak_memory_bytes": _whole(max(memory, default=None)),
+        "network_received_bytes": _whole(_growth(rows, "network_receive_bytes_total")),
+        "network_sent_bytes": _whole(_growth(rows, "network_transmit_bytes_total")),
     }
-    return {key: round(v) if v is not None and key.endswith("_bytes") else v for key, v in figures.items()}
 
 
 def missing(rows: Iterable[Row], nodes: Iterable[str], start: float, end: float) -> dict[str, float]:
@@ -178,13 +175,17 @@ def missing(rows: Iterable[Row], nodes: Iterable[str], start: float, end: float)
     for row in rows:
         if row.node in times and start <= row.time <= end:
             times[row.node].append(row.time)
-    lacking = {}
+    seconds_missing = {}
     for node, seen in times.items():
         apart = (later - before for before, later in pairwise([start, *sorted(seen), end]))
         seconds = sum(gap - 1.0 for gap in apart if gap > GAP_SECONDS)
         if seconds:
-            lacking[node] = round(seconds, 1)
-    return lacking
+            seconds_missing[node] = round(seconds, 1)
+    return seconds_missing
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
 
 
 def _growth(rows: list[Row], column: str) -> float | None:
@@ -196,15 +197,16 @@ def _growth(rows: list[Row], column: str) -> float | None:
 
 
 def _peak_percent(rows: list[Row]) -> float | None:
-    peak = base = None
+    """Of a counter that falls the node was started again: no peak is taken from it."""
+    percents: list[float] = []
+    base: tuple[float, float] | None = None  # seconds, and CPU seconds
     for row in rows:
         if row.cpu_seconds_total is None:
             continue
         # Counters move in ticks of 10 ms: over a short time one tick would look like a peak.
-        if base is not None and row.time - base.time < 0.5:
+        if base is not None and row.time - base[0] < 0.5:
             continue
-        if base is not None and row.cpu_seconds_total >= base.cpu_seconds_total:
-            percent = 100 * (row.cpu_seconds_total - base.cpu_seconds_total) / (row.time - base.time)
-            peak = percent if peak is None else max(peak, percent)
-        base = row
-    return None if peak is None else round(peak, 1)
+        if base is not None and row.cpu_seconds_total >= base[1]:
+            percents.append(100 * (row.cpu_seconds_total - base[1]) / (row.time - base[0]))
+        base = row.time, row.cpu_seconds_total
+    return round(max(percents), 1) if percents else None

@@ -26,9 +26,9 @@ class ClusterHost:
         self.words = naming.words(project)
         with sdk.guard():
             self._present = containers.containers(client, project)
-            nodes = [c for c in self._present if c.labels[naming.ROLE_LABEL] == "node"]
-            self._image = nodes[0].image
-        self._tag = nodes[0].attrs["Config"]["Image"]
+            node = next(c for c in self._present if c.labels[naming.ROLE_LABEL] == "node")
+            self._image = node.image
+        self._tag = node.attrs["Config"]["Image"]
 
     def port(self) -> int | None:
         """Where the server that is there answers."""
@@ -45,16 +45,16 @@ class ClusterHost:
         with sdk.guard():
             for taken in ports.values():
                 containers.check_host_port(self._client, self._project, "PORT", int(taken))
-        variables = {"TRAINER_IMAGE": self._tag, **ports}
+        variables = {"TRAINER_IMAGE": self._tag} | ports
         wait = ("--wait", "--wait-timeout", "90")
         compose.compose(self._project, variables, "up", "--detach", "--no-build", "--no-deps", *wait, SERVICE)
 
     def put(self, folder: Path, name: str) -> None:
         """Copy an artefact into the store."""
-        self._refuse_other_code()
+        image = self._refuse_other_code()
         files = sorted(folder.iterdir(), key=lambda path: path.name == "model.json")
         members = {name: None} | {f"{name}/{path.name}": path for path in files}
-        volumes.carry(self._client, self._image.id, self._project, VOLUME, members)
+        volumes.carry(self._client, image, self._project, VOLUME, members)
 
     def stop(self) -> list[str]:
         """Let it answer what is in flight, then remove it and its models. Returns what was removed."""
@@ -69,10 +69,14 @@ class ClusterHost:
                 return removed
         return [*removed, f"volume {self._project}_{VOLUME}"]
 
-    def _refuse_other_code(self) -> None:
-        """What runs may be stopped; what is started should be what this checkout has. Raises UserError."""
-        if self._image.labels.get(naming.CODE_LABEL) != code_hash():
+    def _refuse_other_code(self) -> str:
+        """The id of the nodes' image. Raises UserError unless it has this checkout's code: what runs may be stopped,
+        but nothing older is started.
+        """
+        image = self._image
+        if image is None or image.labels.get(naming.CODE_LABEL) != code_hash():
             raise UserError(f"the cluster runs an older image; `make cluster-up{self.words}` rebuilds it in seconds")
+        return str(image.id)
 
 
 def _port(present: list[Container]) -> int | None:

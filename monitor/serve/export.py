@@ -33,7 +33,7 @@ def command(settings: dict[str, str], args) -> int:
     folder = export(args.run, show.runs_folder(settings))
     about = json.loads((folder / ABOUT).read_text())
     if args.json:
-        print(json.dumps({"path": str(folder), **about}))
+        print(json.dumps({"path": str(folder)} | about))
     else:
         accuracy = about["metrics"]["test_accuracy"]
         scored = "not scored" if accuracy is None else f"test accuracy {text.share(accuracy)}"
@@ -71,33 +71,36 @@ def export(run: str, runs: Path) -> Path:
     except DamagedError as error:
         raise UserError(f"RUN={run}: {error}") from None
     scores: dict[str, float | None] = {"test_accuracy": None, "test_loss": None}
-    if result.steps == int(checkpoints[-1].name[5:]):
+    if result.steps == int(checkpoints[-1].name[5:]):  # an earlier step's model was not scored
         scores = {"test_accuracy": result.test_accuracy, "test_loss": result.test_loss}
     facts = json.dumps({"run": result.id, "metrics": scores, "syncbed": own_version()})
-    here = all(importlib.util.find_spec(name) for name in ("torch", "safetensors"))
+    has_torch = all(importlib.util.find_spec(name) for name in ("torch", "safetensors"))
     try:
         with tempfile.TemporaryDirectory(dir=home, prefix=f".{FOLDER}-") as work:
-            made = Path(work) / FOLDER
-            made.mkdir()
-            (_by_a_process if here else _by_a_container)(checkpoints[-1] / MODEL, made, facts)
+            folder = Path(work) / FOLDER
+            folder.mkdir()
+            if has_torch:
+                _by_a_process(checkpoints[-1] / MODEL, folder, facts)
+            else:
+                _by_a_container(checkpoints[-1] / MODEL, folder, facts)
             if (home / FOLDER).exists():
                 (home / FOLDER).rename(Path(work) / "old")
-            made.rename(home / FOLDER)
+            folder.rename(home / FOLDER)
     except OSError as error:
         raise RunFailed(f"{home}: the model cannot be written ({error.strerror or error})") from None
     return home / FOLDER
 
 
 def _by_a_process(model: Path, folder: Path, facts: str) -> None:
-    done = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-m", "serving.export", str(model.resolve()), str(folder.resolve())],
         input=facts,
-        env={**os.environ, "PYTHONPATH": str(checkout.ROOT)},
+        env=os.environ | {"PYTHONPATH": str(checkout.ROOT)},
         capture_output=True,
         text=True,
     )
-    if done.returncode:
-        raise RunFailed(f"the model could not be exported: {sdk.one_line(done.stderr)}")
+    if ended.returncode:
+        raise RunFailed(f"the model could not be exported: {sdk.one_line(ended.stderr)}")
 
 
 def _by_a_container(model: Path, folder: Path, facts: str) -> None:

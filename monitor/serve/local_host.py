@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -46,9 +47,9 @@ class LocalHost:
 
     def start(self, port: int) -> None:
         """Start the server and wait until it answers. Raises UserError and RunFailed."""
-        lacking = [name for name in NEEDS if importlib.util.find_spec(name) is None]
-        if lacking:
-            raise UserError(f"RUNTIME=local: {', '.join(lacking)} not installed here; `make torch` does it")
+        missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
+        if missing:
+            raise UserError(f"RUNTIME=local: {', '.join(missing)} not installed here; `make torch` does it")
         self._clear()
         log = self._folder / "log"
         with self._writing():
@@ -57,7 +58,7 @@ class LocalHost:
             with own(self._folder) as lock, log.open("w") as out:
                 server = subprocess.Popen(
                     [sys.executable, "-m", "serving", "--store", str(self._store), "--port", str(port)],
-                    env={**os.environ, "PYTHONPATH": str(ROOT)},
+                    env=os.environ | {"PYTHONPATH": str(ROOT)},
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=out,
@@ -80,8 +81,8 @@ class LocalHost:
         """Copy an artefact into the store, in the place of what an earlier `serve` left there."""
         part, target = self._store / f".{name}", self._store / name
         with self._writing():
-            for old in (part, target):
-                shutil.rmtree(old, ignore_errors=True)
+            for leftover in (part, target):
+                shutil.rmtree(leftover, ignore_errors=True)
             shutil.copytree(folder, part)
             part.rename(target)
 
@@ -118,7 +119,7 @@ class LocalHost:
         raise RunFailed(f"{self._folder}: locked, but no server is there; is it starting just now?")
 
     @contextmanager
-    def _writing(self):
+    def _writing(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -138,8 +139,11 @@ def _answers(port: int) -> bool:
     return False
 
 
-def ask(port: int, method: str, path: str, **how) -> requests.Response:
-    """Ask a server on this machine, whatever proxy the environment names. Raises requests.RequestException."""
+def ask(port: int, method: str, path: str, *, timeout: float, params: dict | None = None) -> requests.Response:
+    """Ask a server on this machine, whatever proxy the environment names. `timeout`: seconds.
+
+    Raises requests.RequestException.
+    """
     with requests.Session() as session:
         session.trust_env = False
-        return session.request(method, f"http://127.0.0.1:{port}{path}", **how)
+        return session.request(method, f"http://127.0.0.1:{port}{path}", params=params, timeout=timeout)
