@@ -10,6 +10,7 @@ _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
 def whole(name: str, text: str, low: int, high: int) -> int:
+    """The whole number from `low` to `high` that a setting's text gives. Raises UserError."""
     if not re.fullmatch(r"[0-9]{1,9}", text) or not low <= int(text) <= high:
         raise UserError(f"{name}={text}: a whole number from {low} to {high}")
     return int(text)

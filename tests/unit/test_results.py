@@ -43,7 +43,7 @@ def step(rank, number, seconds, loss=1.0, samples=4, when=100.0, staleness=None)
 
 def state(rank, steps):
     return RankState(
-        heard=0,
+        last_sign=0,
         started=events.Started(rank=rank, time=12.0, world_size=2, host="h", pid=1, threads=1, interface="lo"),
         steps=steps,
         trained=events.Trained(
@@ -146,7 +146,7 @@ def test_node_figures_come_from_the_nodes_rows():
 
 
 def test_a_failed_run_says_why_and_keeps_what_was_measured():
-    ranks = [two_ranks()[0], RankState(heard=0)]
+    ranks = [two_ranks()[0], RankState(last_sign=0)]
     result = complete(ranks, failure=Failure("killed", "rank 1 (local-1) was killed", 1, ("last",)))
     assert (result["status"], result["error"]["rank"], result["test_accuracy"]) == ("failed", 1, None)
     assert result["ranks"][0]["steps"] == 4
@@ -273,7 +273,7 @@ def test_staleness_is_told_per_worker_and_a_servers_bytes_are_those_it_served():
     worker = state(0, [step(0, n, 1.0, staleness=s) for n, s in enumerate((0.0, 1.5, 2.0, 0.0), 1)])
     counted = {"interface_sent_bytes": 310, "interface_received_bytes": 210}
     served = events.Served(rank=1, updates=4, sent_bytes=300, received_bytes=200, **counted)
-    server = RankState(heard=0, served=served)
+    server = RankState(last_sign=0, served=served)
     zero, one = complete([worker, server])["ranks"]
     assert zero["staleness"] == {"mean": 0.875, "max": 2.0, "histogram": {"0": 2, "2": 2}}
     assert (zero["updates"], zero["sent_bytes"]) == (None, 40)
@@ -284,7 +284,7 @@ def test_staleness_is_told_per_worker_and_a_servers_bytes_are_those_it_served():
 
 def test_an_evaluators_bytes_are_those_of_the_weights_it_took():
     watched = events.Watched(rank=1, sent_bytes=48, received_bytes=900)
-    _, one = complete([state(0, [step(0, 1, 1.0)]), RankState(heard=0, watched=watched)])["ranks"]
+    _, one = complete([state(0, [step(0, 1, 1.0)]), RankState(last_sign=0, watched=watched)])["ranks"]
     assert (one["sent_bytes"], one["received_bytes"], one["interface_sent_bytes"]) == (48, 900, None)
 
 
