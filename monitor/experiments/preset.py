@@ -10,14 +10,14 @@ import json
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
 from monitor import toml
 from monitor.conditions.conditions import Unavailable
 from monitor.errors import UserError
-from monitor.experiments import figures
 from monitor.experiments.cells import Cell, product, values
 from monitor.experiments.claims import Claim, Strict
+from monitor.experiments.figures import RateOf, SecondsOf
 from monitor.results.problem import first_problem
 
 OURS = Path(__file__).parent / "presets"
@@ -32,10 +32,11 @@ class Scale(Strict):
     repeats: PositiveInt
 
 
-class Runs(Strict, extra="allow"):
+class Runs(Strict):
     """A group of runs: the product of the words' lists, for each of `each`. Further keys: words of one scale only."""
 
-    __pydantic_extra__: dict[str, Words]
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Words]  # pyright: ignore[reportIncompatibleVariableOverride]  # as pydantic says it
     name: str
     words: Words
     each: list[Words] = Field([{}], min_length=1)
@@ -48,30 +49,33 @@ class Runs(Strict, extra="allow"):
         return {name: text for name, text in common.items() if other.get(name) not in own} | own
 
 
-class Table(Strict):
+class OfRuns(Strict):
     """A table or plots of the page, for the runs it names or for all."""
 
-    kind: Literal["compare", "nodes", "classes", "curves", "resources", "competition"]
     runs: list[str] | None = None
 
 
-class Losses(Table):
+class Table(OfRuns):
+    kind: Literal["compare", "nodes", "classes", "curves", "resources", "competition"]
+
+
+class Losses(OfRuns):
     kind: Literal["losses"]
     every: PositiveInt = 20
 
 
-class SpeedUp(Table):
+class SpeedUp(OfRuns):
     kind: Literal["speed_up"]
-    what: Literal[tuple(figures.RATES)] = "step"
+    what: RateOf = "step"
 
 
-class Against(Table):
+class Against(OfRuns):
     kind: Literal["against"]
     by: str  # a setting with several values
-    what: Literal[tuple(figures.RATES)] = "step"
+    what: RateOf = "step"
 
 
-class Utilisation(Table):
+class Utilisation(OfRuns):
     kind: Literal["utilisation"]
     plots: list[Literal["cpu", "memory", "packets-sent", "packets-received"]] = Field(
         ["cpu", "memory", "packets-sent", "packets-received"], min_length=1
@@ -89,7 +93,7 @@ KINDS = [
 class Published(Strict):
     """What the report measured, by name of runs; shown as ratios to the first."""
 
-    what: Literal[tuple(figures.SECONDS)]
+    what: SecondsOf
     values: dict[str, PositiveFloat] = Field(min_length=1)
 
 
