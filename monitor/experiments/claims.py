@@ -8,12 +8,13 @@ that scatter, conclude nothing.
 import inspect
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
-from pydantic import BaseModel, Field, NonNegativeFloat, PositiveFloat, create_model
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, create_model
 
 from monitor.errors import UserError
 from monitor.experiments import figures
+from monitor.experiments.figures import RateOf, SecondsOf
 from monitor.experiments.grouping import Group
 from monitor.results.result import Result
 from monitor.results.scores import joined_loss
@@ -21,12 +22,19 @@ from monitor.statistics.estimate import Estimate, ratio
 
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot be told here"
 Several = Annotated[list[str], Field(min_length=2)]  # names of runs
-Seconds = Literal[tuple(figures.SECONDS)]
-Rate = Literal[tuple(figures.RATES)]
 
 
-class Strict(BaseModel, strict=True, extra="forbid", frozen=True):
+class Strict(BaseModel):
     """A part of a preset: every value is of the type that is said, and nothing else is there."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class AnyClaim(Strict):
+    """What all claims have; beside it, what their test takes."""
+
+    text: str
+    test: str
 
 
 @dataclass(frozen=True)
@@ -141,7 +149,7 @@ def faster(get, of: Several):
 
 
 def speed_up(
-    get, of: str, over: str, below: PositiveFloat, what: Rate = "step", published: PositiveFloat | None = None
+    get, of: str, over: str, below: PositiveFloat, what: RateOf = "step", published: PositiveFloat | None = None
 ):
     """Faster than one node, but by less than `below`, which perfect scaling would give."""
     estimate = figures.speed_up(get(of), get(over), what)
@@ -177,7 +185,7 @@ def fewer_bytes(get, of: str, than: str, factor: PositiveFloat = 1.0):
     return (HOLDS if few * factor < many else FAILS), text, "bytes are counted, not estimated"
 
 
-def costs_little(get, of: str, over: str, most: PositiveFloat = 1.05, what: Seconds = "training"):
+def costs_little(get, of: str, over: str, most: PositiveFloat = 1.05, what: SecondsOf = "training"):
     """Seconds of training, or of a step, at most `most` times the other's."""
     times = _ratio(get(of), get(over), figures.SECONDS[what])
     text = f"{times.text(3)} times the seconds of {'a step' if what == 'step' else what}"
@@ -221,11 +229,15 @@ TESTS = {
 }
 
 
-def _model(test) -> type[Strict]:
+def _model(test) -> type[AnyClaim]:
     """What a claim with this test holds: `text`, `test`, and what the test's function takes."""
     takes = list(inspect.signature(test).parameters.values())[1:]  # without `get`
-    fields = {p.name: (p.annotation, ... if p.default is p.empty else p.default) for p in takes}
-    return create_model(test.__name__, __base__=Strict, text=(str, ...), test=(Literal[test.__name__], ...), **fields)
+    fields: dict[str, Any] = {p.name: (p.annotation, ... if p.default is p.empty else p.default) for p in takes}
+    fields["test"] = (Literal[test.__name__], ...)
+    return create_model(test.__name__, __base__=AnyClaim, **fields)
 
 
-Claim = Annotated[Union[tuple(map(_model, TESTS.values()))], Field(discriminator="test")]  # noqa: UP007
+if TYPE_CHECKING:
+    Claim = AnyClaim
+else:
+    Claim = Annotated[Union[tuple(map(_model, TESTS.values()))], Field(discriminator="test")]  # noqa: UP007

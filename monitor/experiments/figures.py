@@ -6,9 +6,10 @@ node with the same model, data, precision, runtime and limits. "Without synchron
 off both.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from monitor.errors import UserError
 from monitor.experiments.grouping import Group
@@ -21,6 +22,9 @@ from trainer import events
 from trainer.events import PHASES
 from trainer.layout import SERVER
 from trainer.registry import SYNCS
+
+SecondsOf = Literal["step", "training"]
+RateOf = Literal["step", "without_sync", "training"]
 
 
 def step_seconds(result: Result) -> float | None:
@@ -101,15 +105,15 @@ def baseline(group: Group, groups: Iterable[Group]) -> Group | None:
     return min(one_node, key=distance, default=None)
 
 
-SECONDS = {"step": step_seconds, "training": training_seconds}
-RATES = {
+SECONDS: dict[SecondsOf, Callable[[Result], float | None]] = {"step": step_seconds, "training": training_seconds}
+RATES: dict[RateOf, Callable[[Result], float | None]] = {
     "step": samples_per_second,
     "without_sync": lambda result: samples_per_second(result, without_sync=True),
     "training": training_samples_per_second,
 }
 
 
-def speed_up(group: Group, base: Group, what: str = "step") -> Estimate | None:
+def speed_up(group: Group, base: Group, what: RateOf = "step") -> Estimate | None:
     """Samples per second, one of RATES, of the group over those of the baseline. None where runs are too short to tell.
 
     Of a baseline over itself it is 1, and no interval says otherwise.

@@ -12,32 +12,22 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
 from monitor import toml
 from monitor.conditions.conditions import Unavailable
 from monitor.errors import UserError
-from monitor.experiments import figures
 from monitor.experiments.cells import Cell, product, values
-from monitor.experiments.claims import Claim
+from monitor.experiments.claims import Claim, Strict
+from monitor.experiments.figures import RateOf, SecondsOf
 from monitor.results.problem import first_problem
 from monitor.runtime.base import Runtime
 
 OURS = Path(__file__).parent / "presets"
 Words = dict[str, str]
-Rate = Literal["step", "without_sync", "training"]
-Seconds = Literal["step", "training"]
-assert get_args(Rate) == tuple(figures.RATES)
-assert get_args(Seconds) == tuple(figures.SECONDS)
 
 
-class Part(BaseModel):
-    """A part of a preset: every value is of the type that is said, and nothing else is there."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class Scale(Part):
+class Scale(Strict):
     """How much of the report is run. `note`: what is done otherwise than there."""
 
     note: str
@@ -45,7 +35,7 @@ class Scale(Part):
     repeats: PositiveInt
 
 
-class Runs(Part):
+class Runs(Strict):
     """A group of runs: the product of the words' lists, for each of `each`. Further keys: words of one scale only."""
 
     model_config = ConfigDict(extra="allow")
@@ -62,7 +52,7 @@ class Runs(Part):
         return {name: text for name, text in common.items() if other_length.get(name) not in words} | words
 
 
-class OfRuns(Part):
+class OfRuns(Strict):
     """A table or plots of the page, for the runs it names or for all."""
 
     runs: list[str] | None = None
@@ -79,13 +69,13 @@ class Losses(OfRuns):
 
 class SpeedUp(OfRuns):
     kind: Literal["speed_up"]
-    what: Rate = "step"
+    what: RateOf = "step"
 
 
 class Against(OfRuns):
     kind: Literal["against"]
     by: str  # a setting with several values
-    what: Rate = "step"
+    what: RateOf = "step"
 
 
 class Utilisation(OfRuns):
@@ -103,14 +93,14 @@ KINDS = [
 ]
 
 
-class Published(Part):
+class Published(Strict):
     """What the report measured, by name of runs; shown as ratios to the first."""
 
-    what: Seconds
+    what: SecondsOf
     values: dict[str, PositiveFloat] = Field(min_length=1)
 
 
-class File(Part):
+class File(Strict):
     title: str
     about: str
     words: Words = Field({})

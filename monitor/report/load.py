@@ -5,6 +5,7 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from monitor.errors import UserError
 from monitor.metrics.sampling import HEADER, Row
@@ -60,7 +61,7 @@ def load(folder: Path) -> Run:
     return Run(folder, result, steps, trained, rows, per_epoch, min(begins, default=None), tuple(restarts))
 
 
-def writable(value):
+def writable(value: Any) -> Any:
     """The value with every letter, however deep, that no page can hold replaced: control codes, halves of letters."""
     if isinstance(value, str):
         return UNWRITABLE.sub("\ufffd", value)
@@ -78,7 +79,7 @@ def _rows(path: Path) -> list[Row]:
     rows = []
     for line in csv.DictReader(_lines(path)):
         try:
-            values = {n: v if n in TEXT else float(v) for n, v in line.items() if n in HEADER and v}
+            values: dict[str, Any] = {n: v if n in TEXT else float(v) for n, v in line.items() if n in HEADER and v}
             if all(math.isfinite(v) for n, v in values.items() if n not in TEXT):
                 rows.append(Row(**values))
         except (TypeError, ValueError):

@@ -89,9 +89,11 @@ def rates(rows: list[Row], column: str, scale: float) -> tuple[list[float], list
     times, growth = [], []
     for before, after in pairwise(apart):
         old, new, span = getattr(before, column), getattr(after, column), after.time - before.time
-        known = old is not None and new is not None and new >= old and span <= LONG_GAP_SECONDS
+        rate = None
+        if old is not None and new is not None and new >= old and span <= LONG_GAP_SECONDS:
+            rate = scale * (new - old) / span
         times.append(after.time)
-        growth.append(scale * (new - old) / span if known else None)
+        growth.append(rate)
     return times, growth
 
 

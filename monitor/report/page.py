@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from monitor.report.plots import Plot, alone, svg
 from monitor.results.table import Table, escape
@@ -35,9 +36,9 @@ class Page:
     lead: list[str]  # sentences below the title
     sections: list[Section] = field(default_factory=list)
 
-    def named(self, kind) -> dict:
+    def named(self, kind) -> dict[str, Any]:
         """The page's tables or plots by name. Raises ValueError for two of one name: they would share a file."""
-        items = [item for section in self.sections for item in section.items if isinstance(item, kind)]
+        items: list[Any] = [item for section in self.sections for item in section.items if isinstance(item, kind)]
         names = [item.name for item in items]
         if len(set(names)) < len(names):
             raise ValueError(f"two of one name among {names}")

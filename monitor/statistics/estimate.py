@@ -11,8 +11,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy.special import stdtrit
-
 CONFIDENCE = 0.95
 
 
@@ -32,11 +30,11 @@ class Estimate:
 
     def above(self, bound: float) -> bool:
         """Whether the whole interval is above."""
-        return self.known and self.low > bound
+        return self.low is not None and self.low > bound
 
     def below(self, bound: float) -> bool:
         """Whether the whole interval is below."""
-        return self.known and self.high < bound
+        return self.high is not None and self.high < bound
 
     def text(self, places: int = 3) -> str:
         """As people read it: 1.234 [1.200, 1.270], or 1.234 (one repeat)."""
@@ -87,4 +85,6 @@ def trend(values: Sequence[float]) -> Estimate:
 
 
 def _quantile(freedom: float) -> float:
+    from scipy.special import stdtrit  # takes half a second, and commands that only show results need none
+
     return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))

@@ -13,7 +13,7 @@ from monitor.results.table import Table, Value
 from monitor.statistics.estimate import Estimate, mean, ratio
 
 
-def against(pairs: list[tuple[Cell, Group]], name: str, by: str, what: str) -> list[Item]:
+def against(pairs: list[tuple[Cell, Group]], name: str, by: str, what: figures.RateOf) -> list[Item]:
     """Of each group of runs, one of figures.RATES at each value of the setting `by`, and its ratio to the first value.
 
     Curves on logarithmic axes where the values are numbers or rates; bars of the ratios where they are not.
@@ -78,6 +78,14 @@ def _bars(name: str, title: str, y_label: str, ratios: dict[str, dict[str, Estim
 def _numbers(by: str, values: Iterable[str]) -> list[float] | None:
     """The values on an axis: rates in Mbit/s, numbers as they are, None where one is neither."""
     try:
-        return [link({by: v}).facts()["rate_bits"] / 1e6 if by == "RATE" else float(v) for v in values]
-    except (ValueError, AttributeError):
+        return [_megabits(v) if by == "RATE" else float(v) for v in values]
+    except ValueError:
         return None
+
+
+def _megabits(rate: str) -> float:
+    """RATE= in Mbit/s. Raises ValueError."""
+    shape = link({"RATE": rate})
+    if shape is None or shape.rate_bits is None:
+        raise ValueError(rate)
+    return shape.rate_bits / 1e6

@@ -188,7 +188,7 @@ def competition(groups: list[Group], name: str) -> list[Table]:
     return [Table(name, "Competition run", headings, rows, [None, 4, PER_CENT, 4, 1], [note])] if rows else []
 
 
-def just_speed_up(groups: list[Group], name: str, what: str) -> list[Item]:
+def just_speed_up(groups: list[Group], name: str, what: figures.RateOf) -> list[Item]:
     """Speed-up, of one of figures.RATES, and accuracy against the number of workers."""
     rows: list[list[Value]] = []
     for group in groups:

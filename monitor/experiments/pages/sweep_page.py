@@ -12,7 +12,7 @@ from monitor.statistics.estimate import Estimate
 from trainer.events import PHASES
 from trainer.registry import SYNCS
 
-RATES = {  # figures.RATES in words
+RATES: dict[figures.RateOf, str] = {  # figures.RATES in words
     "step": "samples per second of steps",
     "without_sync": "samples per second of steps, had they exposed no synchronisation",
     "training": "samples per second of training, its end included",
@@ -63,7 +63,7 @@ def comparison(groups: list[Group], name: str = "compare") -> list[Item]:
     return items
 
 
-def speed_up(groups: list[Group], name: str = "speed-up", what: str = "step") -> list[Lines]:
+def speed_up(groups: list[Group], name: str = "speed-up", what: figures.RateOf = "step") -> list[Lines]:
     """Speed-up over one node, of one of figures.RATES, against the workers: a line per strategy, and the ideal one."""
     lines: dict[str, list[tuple[int, Estimate]]] = {}
     for group in groups:
