@@ -23,7 +23,8 @@ try:
 except ImportError:  # Windows has no flock
     fcntl = None
 
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)  # neither a file nor a link that is there
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -126,9 +127,8 @@ def lock(path: Path, on_busy: Callable[[], object] | None = None) -> TextIO:
     Raises OSError.
     """
     if fcntl is None:
-        raise OSError(errno.ENOTSUP, "file locks need Linux or macOS")
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-    file = os.fdopen(os.open(path, flags, 0o666), "r+", encoding="utf-8")
+        raise _no_locks()
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o666), "r+", encoding="utf-8")
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -145,6 +145,8 @@ def lock(path: Path, on_busy: Callable[[], object] | None = None) -> TextIO:
 
 def is_locked(path: Path) -> bool:
     """Whether a process holds the lock of this file. Raises OSError, for a file that is not there too."""
+    if fcntl is None:
+        raise _no_locks()
     with path.open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -156,6 +158,10 @@ def is_locked(path: Path) -> bool:
 def has_locks() -> bool:
     """Whether this operating system has the locks."""
     return fcntl is not None
+
+
+def _no_locks() -> OSError:
+    return OSError(errno.ENOTSUP, "file locks need Linux or macOS")
 
 
 def _new_part(path: Path) -> Path:
@@ -173,7 +179,7 @@ def _create(part: Path) -> BinaryIO:
 def _open_reserved(part: Path) -> BinaryIO | None:
     """The room that was reserved; None where there is none, or something else has its name."""
     try:
-        return os.fdopen(os.open(part, os.O_WRONLY | os.O_NOFOLLOW), "wb")
+        return os.fdopen(os.open(part, os.O_WRONLY | _NO_LINK), "wb")
     except OSError:
         return None
 

@@ -102,7 +102,7 @@ def read(path: Path, dataset: DataSet) -> tuple[np.ndarray, np.ndarray]:
             pixels, labels = arrays["X"], arrays["y"]
             if pixels.shape != shapes["X"] or labels.shape != shapes["y"]:
                 raise ValueError("its arrays are not what its header says")
-        except Exception as error:
+        except Exception as error:  # as above
             raise _broken(path, error) from error
     if pixels.dtype != np.uint8 or labels.dtype.kind not in "iuf":
         raise UserError(f"{path}: X is {pixels.dtype}, y is {labels.dtype}; uint8 and whole numbers would do")
