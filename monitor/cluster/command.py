@@ -50,8 +50,8 @@ def up(settings: dict[str, str], args) -> int:
         print(json.dumps({"project": wanted.project, "nodes": nodes, "urls": addresses, "seconds": seconds} | engine))
         return 0
     for name, node in facts.items():
-        size = f"{plural(node['cpu_limit_cores'], 'core')}  {node['memory_limit_bytes'] / 2**30:.2f} GiB"
-        print(f"  {name:12}{node['addresses'][0]:16}{size}")
+        cores, memory = node["cpu_limit_cores"] or 0.0, node["memory_limit_bytes"] or 0  # verified: both are there
+        print(f"  {name:12}{node['addresses'][0]:16}{plural(cores, 'core')}  {memory / 2**30:.2f} GiB")
     for name, url in addresses.items():
         print(f"  {name:12}{url}")
     print(f"cluster {wanted.project} is up, limits read back from inside; {seconds} s")

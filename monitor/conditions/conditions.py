@@ -60,7 +60,7 @@ class Conditions:
 
         Raises UserError for more than the host has.
         """
-        limits = dict(default)
+        limits = default.copy()
         if self.cpus:
             limits["cpus"] = cores(self.cpus[node], 1, host_cores)
         if self.memory:

@@ -11,7 +11,8 @@ from monitor.results.result import Link, Result
 from monitor.results.scores import joined_loss
 from monitor.results.table import PER_CENT, Places, Table, Value
 from monitor.results.tables import class_table, confusion_table, rank_table
-from monitor.results.text import count, number, plural, share
+from monitor.results.text import count, number, share
+from monitor.text import plural
 from trainer import events
 from trainer.events import PHASES
 from trainer.registry import MODELS

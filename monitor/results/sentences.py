@@ -2,7 +2,7 @@
 
 from monitor.conditions.faults import AT_ONCE
 from monitor.results.result import FaultRecord, LostWorker, Restart
-from monitor.results.text import plural
+from monitor.text import plural
 from trainer import events
 
 

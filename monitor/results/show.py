@@ -13,7 +13,8 @@ from monitor.errors import UserError, refuse_unknown
 from monitor.results import sentences, store, tables, words
 from monitor.results.result import Result, Seconds
 from monitor.results.terminal import in_terminal
-from monitor.results.text import count, mean, number, plural, share
+from monitor.results.text import count, mean, number, share
+from monitor.text import plural
 
 SETTINGS = {"RUNS_DIR": "folder of results; default: runs"}
 HEADINGS = ["run", "status", "runtime", "sync", "model", "data", "nodes", "batch", "precision", "s/step", "accuracy"]

@@ -27,11 +27,6 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def plural(count: int, noun: str) -> str:
-    """A count with its noun: 1 node, 2 nodes."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def count(value: int | None) -> str:
     """A whole number; a dash when it is not known."""
     return "-" if value is None else f"{value:,}"

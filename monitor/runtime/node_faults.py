@@ -58,7 +58,7 @@ class NodeFaults:
         node = self._nodes[fault.target]
         match fault.kind:
             case "slow":
-                self._hold(node, self._limits[fault.target] | {"cpus": fault.cpus})
+                self._hold(node, Limits(cpus=fault.cpus, memory_bytes=self._limits[fault.target]["memory_bytes"]))
             case "link":
                 usual = self._usual_links[fault.target]
                 self._links[fault.target] = replace(fault.link, congestion=usual.congestion if usual else None)
