@@ -26,8 +26,8 @@ class Cell:
 
     def text(self, among: list["Cell"]) -> str:
         """Its group, and the words in which it differs from others of it; all its words when it has neither."""
-        own = [cell for cell in among if cell.group == self.group]
-        names = [n for n in self.words if len({cell.words.get(n) for cell in own}) > 1]
+        alike = [cell for cell in among if cell.group == self.group]
+        names = [n for n in self.words if len({cell.words.get(n) for cell in alike}) > 1]
         if not names and not self.group:
             names = list(self.words)
         return " ".join([self.group] * bool(self.group) + [f"{name}={self.words[name]}" for name in names])
@@ -43,30 +43,33 @@ def product(words: dict[str, str], repeats: int, place, group: str = "") -> tupl
         raise UserError(f"{count:,} combinations: a sweep has at most {MOST:,}; shorten its lists")
     cells, refused = [], []
     for combination in itertools.product(*lists.values()):
-        given = request.with_nodes({"RUNTIME": place.name} | dict(zip(lists, combination, strict=True)), place)
-        spec_words = {name: value for name, value in given.items() if name not in request.NOT_IN_SPEC}
+        settings = request.with_nodes({"RUNTIME": place.name} | dict(zip(lists, combination, strict=True)), place)
+        spec_words = {name: value for name, value in settings.items() if name not in request.NOT_IN_SPEC}
         try:
             spec = RunSpec.from_settings(spec_words)
-            conditions.Conditions.of(given, spec, given["RUNTIME"])
-            recovery.allowed(given)
-            cells.append(Cell(given, repeats, group))
+            conditions.Conditions.of(settings, spec, settings["RUNTIME"])
+            recovery.allowed(settings)
+            cells.append(Cell(settings, repeats, group))
         except SpecError as error:
-            refused.append((given, error))
+            refused.append((settings, error))
     for name, choices in lists.items():
         for value in choices:
             if not any(cell.words[name] == value for cell in cells):
-                raise next(error for given, error in refused if given[name] == value)
+                raise next(error for settings, error in refused if settings[name] == value)
     several = [name for name, choices in lists.items() if len(choices) > 1]
-    return cells, [" ".join(f"{n}={given[n]}" for n in several) + f" ({error})" for given, error in refused]
+    reasons = []
+    for settings, error in refused:
+        reasons.append(" ".join(f"{name}={settings[name]}" for name in several) + f" ({error})")
+    return cells, reasons
 
 
 def values(name: str, text: str) -> list[str]:
     """The values of a setting's list. Raises UserError for an empty value, or one twice."""
     if name in ONE_VALUE:
         return [text]
-    found = [part.strip() for part in text.split(LISTS.get(name, ","))]
-    if not all(found):
+    parts = [part.strip() for part in text.split(LISTS.get(name, ","))]
+    if not all(parts):
         raise UserError(f"{name}={text}: a list with an empty value; as in SYNC=ddp,all_reduce")
-    if twice := next((value for value in found if found.count(value) > 1), None):
+    if twice := next((part for part in parts if parts.count(part) > 1), None):
         raise UserError(f"{name}={text}: {twice} stands there twice; REPEATS= runs everything several times")
-    return found
+    return parts

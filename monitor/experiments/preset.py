@@ -44,9 +44,9 @@ class Runs(Strict):
 
     def at(self, scale: str, common: Words) -> Words:
         """The words at this scale. A length of its own takes the place of the common one."""
-        own = self.words | (self.model_extra or {}).get(scale, {})
+        words = self.words | (self.model_extra or {}).get(scale, {})
         other = {"EPOCHS": "STEPS", "STEPS": "EPOCHS"}
-        return {name: text for name, text in common.items() if other.get(name) not in own} | own
+        return {name: text for name, text in common.items() if other.get(name) not in words} | words
 
 
 class OfRuns(Strict):
@@ -134,10 +134,10 @@ class Preset:
             words, times = runs.at(self.scale, self.file.words | scale.words), min(runs.repeats or repeats, repeats)
             for each in runs.each:
                 try:
-                    made, refused = product(words | each | more, times, place, runs.name)
+                    of_words, refused = product(words | each | more, times, place, runs.name)
                 except Unavailable as error:
-                    made, refused = [], [f"{runs.name} ({error})"]
-                cells += made
+                    of_words, refused = [], [f"{runs.name} ({error})"]
+                cells += of_words
                 left_out += refused
         return cells, left_out
 

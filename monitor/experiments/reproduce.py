@@ -36,7 +36,7 @@ NOT_THE_PRESETS = ("REPEATS", "PROJECT", "RUNTIME", "DATA_CACHE")  # words that 
 
 
 @dataclass(frozen=True)
-class Reproduced:
+class Reproduction:
     """A preset and what came of its runs. `groups`: by the name that claims use."""
 
     preset: Preset
@@ -51,49 +51,51 @@ def command(settings: dict[str, str], args) -> int:
     words = dict(settings)
     if "REPORT" not in words:
         raise UserError("REPORT= is missing; as in REPORT=r1")
-    wanted = preset.read(words.pop("REPORT"), words.pop("SCALE", "quick"))
-    folder = sweep.named({"NAME": f"{wanted.name}-{wanted.scale}"} | settings, {})
+    chosen = preset.read(words.pop("REPORT"), words.pop("SCALE", "quick"))
+    folder = sweep.named({"NAME": f"{chosen.name}-{chosen.scale}"} | settings, {})
     asked = {n: v for n, v in settings.items() if n not in ("NAME", "SWEEPS_DIR", "SCALE")}
-    asked |= {"REPORT": wanted.name, "SCALE": wanted.scale, "preset's runs": wanted.digest}
+    asked |= {"REPORT": chosen.name, "SCALE": chosen.scale, "preset's runs": chosen.digest}
     say = console.console(stderr=args.json)
-    say.print(f"{wanted.name}: {wanted.title}", highlight=False)
-    job = sweep.goes_on(folder, asked) if begun(folder) else plan(wanted, folder, asked, words, say)
-    judged(wanted, job)  # a claim of runs that do not exist is found before they are made
+    say.print(f"{chosen.name}: {chosen.title}", highlight=False)
+    job = sweep.goes_on(folder, asked) if begun(folder) else plan(chosen, folder, asked, words, say)
+    judged(chosen, job)  # a claim of runs that do not exist is found before they are made
     code = carry_out.carry_out(job, say)
-    tell(judged(wanted, job), say, args.json)
+    show(judged(chosen, job), say, args.json)
     return code
 
 
-def tell(made: Reproduced, say, as_json: bool) -> None:
+def show(reproduction: Reproduction, say, as_json: bool) -> None:
     """The comparison and the verdicts, on screen or as JSON, and everything as a page."""
     from monitor.experiments.pages.preset_page import reproduced_page
 
-    groups = list(made.groups.values())
+    groups = list(reproduction.groups.values())
     if as_json:
-        verdicts = [asdict(verdict) for verdict in made.verdicts]
+        verdicts = [asdict(verdict) for verdict in reproduction.verdicts]
         print(
-            json.dumps({"report": made.preset.name, "runs": comparison.records(groups), "claims": verdicts}, indent=1)
+            json.dumps(
+                {"report": reproduction.preset.name, "runs": comparison.records(groups), "claims": verdicts}, indent=1
+            )
         )
     else:
         publishing.show(groups, say)
-        for verdict in made.verdicts:
+        for verdict in reproduction.verdicts:
             say.print(f"{verdict.verdict}: {verdict.claim}", style="bold", highlight=False)
             say.print(f"  {'; '.join(filter(None, (verdict.figures, verdict.reason)))}", highlight=False)
-    publishing.publish(made.sweep, reproduced_page(made), say)
+    publishing.publish(reproduction.sweep, reproduced_page(reproduction), say)
 
 
-def plan(wanted: Preset, folder: Path, asked: dict[str, str], words: dict[str, str], say) -> Sweep:
+def plan(chosen: Preset, folder: Path, asked: dict[str, str], words: dict[str, str], say) -> Sweep:
     """The sweep of a preset, on data that can be had. Raises UserError and SpecError before anything is started."""
     more = {n: v for n, v in words.items() if n not in ("DATA_DIR", "NAME", "SWEEPS_DIR")}
     sweep_command.keep(more)
     if "REPEATS" in more:
         sweep_command.whole("REPEATS", more["REPEATS"], sweep_command.MAX_REPEATS)
     place = sweep_command.place_of(more)
-    cells, left_out = wanted.cells(place, more)
+    cells, left_out = chosen.cells(place, more)
     if not cells:
-        raise UserError(f"REPORT={wanted.name}: nothing of it can be run here: {'; '.join(left_out)}")
-    _check_size(wanted, cells, place, more)
-    notes = [f"SCALE={wanted.scale}: {wanted.note}"]
+        raise UserError(f"REPORT={chosen.name}: nothing of it can be run here: {'; '.join(left_out)}")
+    _check_size(chosen, cells, place, more)
+    notes = [f"SCALE={chosen.scale}: {chosen.note}"]
     if changes := " ".join(f"{name}={value}" for name, value in more.items() if name not in NOT_THE_PRESETS):
         notes.append(
             f"{changes} in place of the preset's own: what it says of sizes and published figures does not hold"
@@ -116,13 +118,13 @@ def plan(wanted: Preset, folder: Path, asked: dict[str, str], words: dict[str, s
     return Sweep(folder, asked, placed, notes)
 
 
-def _check_size(wanted: Preset, cells: list[Cell], place, words: dict[str, str]) -> None:
+def _check_size(chosen: Preset, cells: list[Cell], place, words: dict[str, str]) -> None:
     """Raise UserError when the cluster has too few nodes."""
     largest = max(int(cell.words.get("NODES", 1)) for cell in cells)
     if place.name == "docker" and largest > place.default_nodes:
         larger = f"make cluster-up NODES={largest}{naming.words(words.get('PROJECT', naming.DEFAULT_PROJECT))}"
         raise UserError(
-            f"REPORT={wanted.name}: it needs NODES={largest}, the cluster has {place.default_nodes}; "
+            f"REPORT={chosen.name}: it needs NODES={largest}, the cluster has {place.default_nodes}; "
             f"`{larger}` or RUNTIME=local would do"
         )
 
@@ -143,11 +145,11 @@ def available(name: str, shape, seed: int, folders: list[Path], cache: Path, say
     return {"DATA": prepared.manifest["name"]}
 
 
-def judged(wanted: Preset, job: Sweep) -> Reproduced:
+def judged(chosen: Preset, job: Sweep) -> Reproduction:
     """The preset's claims, judged on what has finished."""
     groups = {group.label: group for group in grouping.cell_groups(job)}
-    for runs in wanted.file.runs:  # what was left out is there too, with nothing to show
+    for runs in chosen.file.runs:  # what was left out is there too, with nothing to show
         if not any(cell.group == runs.name for cell in job.cells):
             groups[runs.name] = Group(runs.name, (), ())
-    verdicts = [claims.judge(claim, groups) for claim in wanted.claims]
-    return Reproduced(wanted, job, groups, verdicts)
+    verdicts = [claims.judge(claim, groups) for claim in chosen.claims]
+    return Reproduction(chosen, job, groups, verdicts)

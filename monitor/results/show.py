@@ -11,7 +11,8 @@ from rich.text import Text
 from monitor.console import console
 from monitor.errors import UserError, refuse_unknown
 from monitor.results import sentences, store, tables, words
-from monitor.results.result import Result, Seconds
+from monitor.results.parts import Seconds
+from monitor.results.result import Result
 from monitor.results.terminal import in_terminal
 from monitor.results.text import count, mean, number, plural, share
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from monitor.clock import CLOCK
 from monitor.errors import RunFailed, UserError
 from monitor.interrupt import Stop
-from monitor.results.result import Restart
+from monitor.results.parts import Restart
 from monitor.run.injection import Injector
 from monitor.run.supervise import Supervisor
 from monitor.run.verdict import Failure, RankState

@@ -14,7 +14,8 @@ from monitor import cli, console
 from monitor.errors import UserError
 from monitor.metrics.sampling import Row
 from monitor.results import machine, scores, store, tables
-from monitor.results.result import SCHEMA, DataInfo, Result
+from monitor.results.parts import DataInfo
+from monitor.results.result import SCHEMA, Result
 from monitor.results.terminal import in_terminal
 from monitor.run import outcome, resume
 from monitor.run.recovery import Attempt
