@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.common import RESULTS, ROOT, publish
 from monitor.engine.images import code_hash
+from monitor.results.result import Result
 from trainer.registry import SYNCS
 
 DEADLINE = 10  # seconds, of every run
@@ -68,44 +69,44 @@ def words(fault: str, sync: str, steps: int) -> dict[str, str]:
     return SETTINGS | size | {"SYNC": sync, "FAULT": FAULTS[fault].format(**target, rest=rest)}
 
 
-def judge(fault: str, sync: str, result: dict) -> dict:
+def judge(fault: str, sync: str, result: Result) -> dict:
     """What came of it: `outcome`, `wrong` (None: as stated), `seconds` from the fault to the end of training."""
-    error, struck = result["error"], result["faults"]
+    error, faults = result.error, result.faults
     target = int(sync != "single")
-    lost = [one["rank"] for one in result["lost_workers"]]
+    lost = [worker.rank for worker in result.lost_workers]
     outcome = ENDS if error else WITHOUT if lost else PASS
     wrong, seconds = None, None
-    if any(one["began_seconds"] is None or one["error"] for one in struck):
-        wrong = f"not brought about: {struck}"
+    if any(record.began_seconds is None or record.error for record in faults):
+        wrong = f"not brought about: {[record.model_dump() for record in faults]}"
     elif outcome != stated(fault, sync):
-        wrong = error["message"] if error else f"the run {outcome}"
+        wrong = error.message if error else f"the run {outcome}"
     elif outcome == WITHOUT and lost != [target]:
         wrong = f"went on without ranks {lost}"
     elif outcome == ENDS:
-        seconds = result["seconds"]["total"] - result["seconds"]["startup"] - struck[0]["began_seconds"]
+        seconds = result.seconds.total - result.seconds.startup - faults[0].began_seconds
         blamed = {"kill": [target], "freeze": [target], "restart": _on(int(not SYNCS[sync].one_node), result)}.get(
             fault
         )
-        if error["kind"] not in KINDS[fault] or (blamed and error["rank"] not in blamed):
-            wrong = error["message"]
+        if error.kind not in KINDS[fault] or (blamed and error.rank not in blamed):
+            wrong = error.message
         elif seconds > NOTICED_SECONDS:
             wrong = f"only after {seconds:.0f} s"
-    kind = error["kind"] if error else None
+    kind = error.kind if error else None
     return {"outcome": outcome, "kind": kind, "seconds": seconds and round(seconds, 1), "wrong": wrong}
 
 
-def _on(node: int, result: dict) -> list[int]:
+def _on(node: int, result: Result) -> list[int]:
     """The ranks of this node: with it all of them are lost, and each may be the first that is known to be."""
-    return [rank["rank"] for rank in result["ranks"] if rank["node"] == f"trainer-{node}"]
+    return [rank.rank for rank in result.ranks if rank.node == f"trainer-{node}"]
 
 
-def run(settings: dict[str, str], seconds: float = 240) -> dict:
+def run(settings: dict[str, str], seconds: float = 240) -> Result:
     """The result of one run, which may fail; raises RuntimeError for one that hangs or is refused."""
     given = [f"{name}={text}" for name, text in settings.items()]
     command = [sys.executable, "-m", "monitor.cli", "run", *given, "PAGES=0", "--json"]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds)
-        return json.loads(done.stdout)
+        return Result.model_validate_json(done.stdout)
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"not over after {seconds:g} s") from None
     except ValueError:

@@ -8,20 +8,21 @@ from importlib.metadata import version
 from pathlib import Path
 
 from monitor.results.machine import host
+from monitor.results.result import Result
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 
 
-def syncbed(*words: str) -> dict:
-    """Run one command with --json and return what it printed. Exits with its message when it fails."""
-    words += ("PAGES=0",) if words[0] == "run" else ()
+def train(*words: str) -> Result:
+    """`syncbed run` with these settings. Exits with its message when it fails."""
+    command = ["run", *words, "PAGES=0"]
     done = subprocess.run(
-        [sys.executable, "-m", "monitor.cli", *words, "--json"], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-m", "monitor.cli", *command, "--json"], cwd=ROOT, capture_output=True, text=True
     )
     if done.returncode:
-        sys.exit(f"syncbed {' '.join(words)}: {done.stderr.strip()}")
-    return json.loads(done.stdout)
+        sys.exit(f"syncbed {' '.join(command)}: {done.stderr.strip()}")
+    return Result.model_validate_json(done.stdout)
 
 
 def publish(name: str, figures: dict, spec: dict, show: bool = True) -> None:

@@ -15,26 +15,27 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.common import publish, syncbed
+from benchmarks.common import publish, train
+from monitor.results.result import Result
 
 RATES = ("50mbit", "100mbit", "200mbit", "1gbit")
 SETTINGS = ("RUNTIME=docker", "NODES=4", "SYNC=all_reduce", "GRANULARITY=flat", "BATCH=8", "DATA=synthetic")
 
 
-def measure(rate: str, steps: int, more: list[str]) -> tuple[dict, dict]:
+def measure(rate: str, steps: int, more: list[str]) -> tuple[dict, Result]:
     """Figures of one run, and its result."""
-    result = syncbed("run", *SETTINGS, f"RATE={rate}", f"STEPS={steps}", "DEADLINE=120", *more)
-    asked, seen = result["links"][0], [link["measured"] for link in result["links"]]
-    sent = statistics.fmean(rank["sent_bytes"] / rank["steps"] for rank in result["ranks"])
-    exposed = statistics.fmean(rank["phase_seconds"]["sync"] for rank in result["ranks"])
+    result = train(*SETTINGS, f"RATE={rate}", f"STEPS={steps}", "DEADLINE=120", *more)
+    asked, measured = result.links[0], [link.measured for link in result.links]
+    sent = statistics.fmean(rank.sent_bytes / rank.steps for rank in result.ranks)
+    exposed = statistics.fmean(rank.phase_seconds.sync for rank in result.ranks)
     figures = {
-        "measured_to_asked": [round(each["rate_bits"] / asked["rate_bits"], 3) for each in seen],
-        "round_trip_ms": [round(each["round_trip_ms"], 3) for each in seen],
-        "congestion_control": asked["congestion"],
-        "all_reduce_payload_to_asked": round(8 * sent / exposed / asked["rate_bits"], 3),
+        "measured_to_asked": [round(each.rate_bits / asked.rate_bits, 3) for each in measured],
+        "round_trip_ms": [round(each.round_trip_ms, 3) for each in measured],
+        "congestion_control": asked.congestion,
+        "all_reduce_payload_to_asked": round(8 * sent / exposed / asked.rate_bits, 3),
     }
-    if asked["delay_ms"]:
-        figures["round_trip_to_asked"] = [round(each["round_trip_ms"] / 2 / asked["delay_ms"], 3) for each in seen]
+    if asked.delay_ms:
+        figures["round_trip_to_asked"] = [round(each.round_trip_ms / 2 / asked.delay_ms, 3) for each in measured]
     return figures, result
 
 
@@ -51,7 +52,7 @@ def main() -> None:
     name, figures = "links", {rate: each for rate, (each, _) in found.items()}
     if args.congestion:
         name += f"_{args.congestion}"
-    publish(name, figures, result["spec"] | {"limits": result["limits"]})
+    publish(name, figures, result.spec.values() | {"limits": result.document()["limits"]})
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from statistics import fmean
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.common import ROOT, publish, syncbed
+from benchmarks.common import ROOT, publish, train
 from benchmarks.turns import pairs, take_turns
 from monitor.engine import sdk
 from monitor.engine.containers import containers
@@ -95,14 +95,14 @@ def main() -> None:
         sys.exit(f"the live figures could not be measured: {out.decode().strip()}")
     before, prometheus = cpu_seconds(services), services["prometheus"]
     with ThreadPoolExecutor(1) as pool:
-        run = pool.submit(syncbed, "run", f"PROJECT={args.project}", *SETTINGS, f"STEPS={args.steps}")
+        run = pool.submit(train, f"PROJECT={args.project}", *SETTINGS, f"STEPS={args.steps}")
         try:
             taken = take_turns(run, TURN_SECONDS, partial(scrape, prometheus))
         finally:
             scrape(prometheus, True)
     result = run.result()
     used = {name: seconds - before[name] for name, seconds in cpu_seconds(services).items()}
-    lines = (ROOT / "runs" / result["id"] / "events.jsonl").read_text().splitlines()
+    lines = (ROOT / "runs" / result.id / "events.jsonl").read_text().splitlines()
     times = [event["time"] for event in map(json.loads, lines) if event["event"] == "step" and event["rank"] == 0]
     both = list(pairs(taken, times, times, SETTLE_SECONDS))
     if len(both) < 2:
@@ -122,7 +122,7 @@ def main() -> None:
         "live_figures_share_of_a_step": round(float(out) / own, 6),
         "goal": GOAL,
     }
-    publish("monitoring_cost", figures, result["spec"])
+    publish("monitoring_cost", figures, result.spec.values())
 
 
 if __name__ == "__main__":

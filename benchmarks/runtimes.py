@@ -12,15 +12,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.common import publish, syncbed
+from benchmarks.common import publish, train
+from monitor.results.result import Result
 
 STEPS, TURNS = 12, 3
 
 
-def median_step(runtime: str) -> tuple[float, dict]:
+def median_step(runtime: str) -> tuple[float, Result]:
     """Median step of rank 0, first step left out, in seconds; and the result."""
-    result = syncbed("run", f"RUNTIME={runtime}", "SYNC=ddp", "DATA=synthetic", "NODES=4", f"STEPS={STEPS}")
-    return result["ranks"][0]["step_seconds"]["median"], result
+    result = train(f"RUNTIME={runtime}", "SYNC=ddp", "DATA=synthetic", "NODES=4", f"STEPS={STEPS}")
+    return result.ranks[0].step_seconds.median, result
 
 
 def main() -> None:
@@ -29,15 +30,15 @@ def main() -> None:
         a, _ = median_step("local")
         b, result = median_step("docker")
         turns.append(round(b / a, 4))
-        throttled += [rank["throttled_seconds"] for rank in result["ranks"]]
+        throttled += [rank.throttled_seconds for rank in result.ranks]
         local.append(a)
         docker.append(b)
     figures = {
         "docker_to_local": round(statistics.median(docker) / statistics.median(local), 4),
         "by_turn": turns,
-        "throttled_share_of_training": round(statistics.fmean(throttled) / result["seconds"]["training"], 3),
+        "throttled_share_of_training": round(statistics.fmean(throttled) / result.seconds.training, 3),
     }
-    publish("runtimes", figures, result["spec"])
+    publish("runtimes", figures, result.spec.values())
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.common import RESULTS, publish, syncbed
+from benchmarks.common import RESULTS, publish, train
 from monitor.engine import containers, naming, sdk
 from monitor.errors import UserError
 from monitor.report.plots import Lines, Series, alone, svg
@@ -124,16 +124,16 @@ def soak(project: str, runs: int) -> tuple[dict[str, list[float]], dict]:
     try:
         for number in range(1, runs + 1):
             words = WORDS | {"PROJECT": project, "RUNS_DIR": str(folder)}
-            result = syncbed("run", *(f"{name}={value}" for name, value in words.items()))
-            shutil.rmtree(folder / result["id"])
-            seconds = {"seconds to the first step": result["seconds"]["startup"]}
-            seconds["seconds of the whole run"] = result["seconds"]["total"]
+            result = train(*(f"{name}={value}" for name, value in words.items()))
+            shutil.rmtree(folder / result.id)
+            seconds = {"seconds to the first step": result.seconds.startup}
+            seconds["seconds of the whole run"] = result.seconds.total
             for name, value in (seconds | look(client, project, url)).items():
                 series.setdefault(name, []).append(value)
-            print(f"run {number}/{runs}: {result['seconds']['startup']:.1f} s to the first step", file=sys.stderr)
+            print(f"run {number}/{runs}: {result.seconds.startup:.1f} s to the first step", file=sys.stderr)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return series, result["spec"]
+    return series, result.spec.values()
 
 
 def main() -> int:

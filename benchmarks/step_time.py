@@ -25,7 +25,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.common import ROOT, publish, syncbed
+from benchmarks.common import ROOT, publish, train
 from benchmarks.turns import pairs, take_turns
 from monitor.statistics.estimate import ratio
 from node.facts import free_port
@@ -91,7 +91,7 @@ def main() -> None:
     threads = max(1, (os.cpu_count() or 1) // RANKS)
     words = ("RUNTIME=local", "SYNC=ddp", "DATA=synthetic", f"NODES={RANKS}", f"BATCH={BATCH}", f"STEPS={args.steps}")
     with TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool, plain(threads) as (ranks, theirs):
-        run = pool.submit(syncbed, "run", *words, f"RUNS_DIR={folder}", "DEADLINE=300")
+        run = pool.submit(train, *words, f"RUNS_DIR={folder}", "DEADLINE=300")
         await_steps(run, lambda: theirs)
         await_steps(run, lambda: our_ends(Path(folder)))
         others = [psutil.Process(rank.pid) for rank in ranks]
@@ -111,7 +111,7 @@ def main() -> None:
         "by_pair": [round(ours / plain, 4) for ours, plain in both],
         "goal": 1.03,
     }
-    publish("step_time", figures, result["spec"])
+    publish("step_time", figures, result.spec.values())
 
 
 if __name__ == "__main__":

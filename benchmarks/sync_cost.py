@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.common import publish, syncbed
+from benchmarks.common import publish, train
 
 COMMON = ["RUNTIME=docker", "NODES=4", "PRECISION=bf16"]
 FLAT = ["SYNC=all_reduce", "GRANULARITY=flat"]
@@ -47,13 +47,13 @@ def measure(cases: dict[str, list[str]], common: list[str], steps: int, turns: i
     found = {name: [] for name in cases}
     for _ in range(turns):
         for name, words in cases.items():
-            result = syncbed("run", *COMMON, *common, *words, f"STEPS={steps}")
-            workers = [rank for rank in result["ranks"] if rank["role"] == "worker"]
+            result = train(*COMMON, *common, *words, f"STEPS={steps}")
+            workers = [rank for rank in result.ranks if rank.is_worker]
             found[name].append(
                 {
-                    "step": statistics.fmean(rank["step_seconds"]["mean"] for rank in workers),
-                    "exposed": statistics.fmean(rank["phase_seconds"]["sync"] for rank in workers),
-                    "sent": statistics.fmean(rank["sent_bytes"] / rank["steps"] for rank in workers),
+                    "step": statistics.fmean(rank.step_seconds.mean for rank in workers),
+                    "exposed": statistics.fmean(rank.phase_seconds.sync for rank in workers),
+                    "sent": statistics.fmean(rank.sent_bytes / rank.steps for rank in workers),
                 }
             )
             print(name, json.dumps(found[name][-1]), file=sys.stderr)
@@ -61,7 +61,8 @@ def measure(cases: dict[str, list[str]], common: list[str], steps: int, turns: i
         name: {key: statistics.median(t[key] for t in all_turns) for key in all_turns[0]}
         for name, all_turns in found.items()
     }
-    return medians, {"data": result["data"]["label"], "limits": result["limits"], "links": result["links"]}
+    document = result.document()
+    return medians, {"data": result.data.label, "limits": document["limits"], "links": document["links"]}
 
 
 def main() -> None:

@@ -122,28 +122,30 @@ def to_goal(group: Group, goal: float, figure: Callable[[figures.Reached], float
 
 def rows(groups: list[Group], goal: float | None = None) -> list[dict]:
     """A row per group: its label, and every column's figure by name."""
-    made = []
+    table = []
     for group in groups:
         base = figures.baseline(group, groups) if group.results else None
         cells = {}
         for column in itertools.chain(*columns(goal).values()):
             is_known = bool(group.results) or column.name == "runs"
             cells[column.name] = column.figure(group, base) if is_known else None
-        made.append({"label": group.label, "baseline": base.label if base else None, **cells})
-    return made
+        table.append({"label": group.label, "baseline": base.label if base else None, **cells})
+    return table
 
 
 def tables(groups: list[Group], goal: float | None = None, name: str = "compare") -> dict[str, Table]:
     """The comparison as tables, by their headings, with what a reader must know below the first."""
-    made, found = {}, rows(groups, goal)
+    by_heading, figures_of_groups = {}, rows(groups, goal)
     for heading, part in columns(goal).items():
-        cells: list[list[Value]] = [[row["label"], *(shown(row[c.name], c) for c in part)] for row in found]
+        cells: list[list[Value]] = []
+        for row in figures_of_groups:
+            cells.append([row["label"], *(shown(row[column.name], column) for column in part)])
         places = [None, *(column.places for column in part)]
         title = heading.capitalize() or "Runs side by side"
         headings = ["", *(column.heading for column in part)]
-        notes = [] if made else footnotes(found)
-        made[heading] = Table("-".join([name, *heading.split()]), title, headings, cells, places, notes)
-    return made
+        notes = [] if by_heading else footnotes(figures_of_groups)
+        by_heading[heading] = Table("-".join([name, *heading.split()]), title, headings, cells, places, notes)
+    return by_heading
 
 
 def shown(value: Estimate | float | str | None, column: Column) -> Estimate | float | str | None:
@@ -151,20 +153,20 @@ def shown(value: Estimate | float | str | None, column: Column) -> Estimate | fl
     return value.value if isinstance(value, Estimate) and not column.interval else value
 
 
-def footnotes(found: list[dict]) -> list[str]:
+def footnotes(table: list[dict]) -> list[str]:
     """What a reader must know of the figures."""
     notes = ["[ ] is the 95 % interval over the repeats; one run has none. Each run's first step is left out."]
-    bases = sorted({row["baseline"] for row in found if row["baseline"]})
+    bases = sorted({row["baseline"] for row in table if row["baseline"]})
     if bases:
         what = "efficiency: per worker; without sync: had the steps exposed none"
         notes.append(f"speed-up: samples per second over those of {' / '.join(bases)}; {what}.")
     else:
         notes.append("no speed-up: no run is on one node with the same model, data, precision, runtime and limits.")
     notes.append("MB/step: payload sent by all ranks; node-s: nodes times seconds of training.")
-    if any(RESTARTED in row["runs"] for row in found):
+    if any(RESTARTED in row["runs"] for row in table):
         text = "lost steps and the way back are in training s and node-s, lost steps in the way to an accuracy"
         notes.append(f"{RESTARTED}: {text}; figures of a step have each step once.")
-    if any(row.get("goal_seconds") == RESUMED for row in found):
+    if any(row.get("goal_seconds") == RESUMED for row in table):
         notes.append(f"{RESUMED}: what the run before took is not in it, so that the way to an accuracy is not told.")
     return notes
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from monitor.experiments import sweep
-from monitor.results.result import FINISHED, Result, Spec
+from monitor.results.parts import Spec
+from monitor.results.result import FINISHED, Result
 from monitor.results.words import differences, flat
 from monitor.statistics.estimate import Estimate, mean
 

@@ -44,7 +44,7 @@ NOT_THE_PRESETS = ("REPEATS", "PROJECT", "RUNTIME", "DATA_CACHE")  # words that 
 
 
 @dataclass(frozen=True)
-class Reproduced:
+class Reproduction:
     """A preset and what came of its runs. `groups`: by the name that claims use."""
 
     preset: Preset
@@ -67,7 +67,7 @@ def command(settings: dict[str, str], args) -> int:
     job = sweep.goes_on(folder, asked) if begun(folder) else plan(wanted, folder, asked, settings, console)
     judged(wanted, job)  # a claim of runs that do not exist is found before they are made
     code = carry_out.carry_out(job, console)
-    tell(judged(wanted, job), console, args.json)
+    show(judged(wanted, job), console, args.json)
     return code
 
 
@@ -76,21 +76,21 @@ def without(settings: dict[str, str], names: Collection[str]) -> dict[str, str]:
     return {name: value for name, value in settings.items() if name not in names}
 
 
-def tell(reproduced: Reproduced, console: Console, as_json: bool) -> None:
+def show(reproduction: Reproduction, console: Console, as_json: bool) -> None:
     """The comparison and the verdicts, on screen or as JSON, and everything as a page."""
     from monitor.experiments.pages.preset_page import reproduced_page
 
-    groups = list(reproduced.groups.values())
+    groups = list(reproduction.groups.values())
     if as_json:
-        verdicts = [asdict(verdict) for verdict in reproduced.verdicts]
-        report = {"report": reproduced.preset.name, "runs": comparison.records(groups), "claims": verdicts}
+        verdicts = [asdict(verdict) for verdict in reproduction.verdicts]
+        report = {"report": reproduction.preset.name, "runs": comparison.records(groups), "claims": verdicts}
         print(json.dumps(report, indent=1))
     else:
         publishing.show(groups, console)
-        for verdict in reproduced.verdicts:
+        for verdict in reproduction.verdicts:
             console.print(f"{verdict.verdict}: {verdict.claim}", style="bold", highlight=False)
             console.print(f"  {'; '.join(filter(None, (verdict.figures, verdict.reason)))}", highlight=False)
-    publishing.publish(reproduced.sweep, reproduced_page(reproduced), console)
+    publishing.publish(reproduction.sweep, reproduced_page(reproduction), console)
 
 
 def plan(wanted: Preset, folder: Path, asked: dict[str, str], settings: dict[str, str], console: Console) -> Sweep:
@@ -165,11 +165,11 @@ def available(name: str, shape: Shape, seed: int, folders: list[Path], cache: Pa
     return {"DATA": prepared.manifest["name"]}
 
 
-def judged(wanted: Preset, job: Sweep) -> Reproduced:
+def judged(chosen: Preset, job: Sweep) -> Reproduction:
     """The preset's claims, judged on what has finished."""
     groups = {group.label: group for group in grouping.cell_groups(job)}
-    for runs in wanted.file.runs:  # what was left out is there too, with nothing to show
+    for runs in chosen.file.runs:  # what was left out is there too, with nothing to show
         if not any(cell.group == runs.name for cell in job.cells):
             groups[runs.name] = Group(runs.name, (), ())
-    verdicts = [claims.judge(claim, groups) for claim in wanted.claims]
-    return Reproduced(wanted, job, groups, verdicts)
+    verdicts = [claims.judge(claim, groups) for claim in chosen.claims]
+    return Reproduction(chosen, job, groups, verdicts)

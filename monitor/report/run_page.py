@@ -7,7 +7,8 @@ from monitor.report.load import Run
 from monitor.report.page import Item, Page, Printed, Section
 from monitor.report.plots import Bars, Lines, Matrix, Series
 from monitor.results import sentences, words
-from monitor.results.result import Link, Result
+from monitor.results.parts import Link
+from monitor.results.result import Result
 from monitor.results.scores import joined_loss
 from monitor.results.table import PER_CENT, Places, Table, Value
 from monitor.results.tables import class_table, confusion_table, rank_table

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from monitor.results.result import Host
+from monitor.results.parts import Host
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 
-from monitor.results.result import ClassScore
+from monitor.results.parts import ClassScore
 from trainer.events import Step
 
 

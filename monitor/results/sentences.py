@@ -1,7 +1,7 @@
 """What happened to a run, in sentences: restarts, faults, lost workers."""
 
 from monitor.conditions.faults import AT_ONCE
-from monitor.results.result import FaultRecord, LostWorker, Restart
+from monitor.results.parts import FaultRecord, LostWorker, Restart
 from monitor.text import plural
 from trainer import events
 

@@ -5,13 +5,15 @@ import os
 from pathlib import Path
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from monitor.console import console
 from monitor.errors import UserError, refuse_unknown
 from monitor.results import sentences, store, tables, words
-from monitor.results.result import Result, Seconds
+from monitor.results.parts import Seconds
+from monitor.results.result import Result
 from monitor.results.terminal import in_terminal
 from monitor.results.text import count, mean, number, share
 from monitor.text import plural
@@ -20,6 +22,7 @@ SETTINGS = {"RUNS_DIR": "folder of results; default: runs"}
 HEADINGS = ["run", "status", "runtime", "sync", "model", "data", "nodes", "batch", "precision", "s/step", "accuracy"]
 HEADINGS += ["with"]
 UNREADABLE = "unreadable"
+MOST_LETTERS = 100_000  # of a line, when nothing is wrapped
 STATUS_COLOURS = {"finished": "green", "failed": "red", "running": "yellow"}
 STEP_NOTE = "first step left out of the step means; sync is the part that backward did not hide; CPU is the node's"
 
@@ -30,20 +33,38 @@ def list_command(settings: dict[str, str], args) -> int:
     if args.json:
         print(json.dumps([_listed_document(folder) for folder in folders], indent=1))
         return 0
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in HEADINGS:
-        table.add_column(heading, no_wrap=heading == "run", min_width=30 if heading == "run" else None)
-    problems = []
+    rows, problems = [], []
     for folder in folders:
         try:
-            table.add_row(folder.name, *_cells(store.load(folder.name, folder.parent)))
+            rows.append([Text(folder.name), *_cells(store.load(folder.name, folder.parent))])
         except UserError as error:
-            table.add_row(folder.name, Text(UNREADABLE, "red"), *[""] * 7, "-", "-", "")
+            rows.append([Text(folder.name), *_unreadable_cells()])
             problems.append(error)
-    console().print(table if folders else "no runs yet: `make run SYNC=ddp` makes the first")
+    say = console()
+    say.print(_run_table(rows, say) if rows else "no runs yet: `make run SYNC=ddp` makes the first")
     for problem in problems:
         console(stderr=True).print(f"warning: {problem}", style="yellow", highlight=False)
     return 0
+
+
+def _run_table(rows: list[list[Text]], console: Console) -> Table:
+    """The table of runs, a row each.
+
+    Rich takes a millisecond to lay out a row. Where no cell has to be wrapped, all lines of a column are laid out as
+    one cell, which looks the same.
+    """
+    table = _table_of([[Text("\n").join(column) for column in zip(*rows, strict=True)]])
+    width = Measurement.get(console, console.options.update(width=MOST_LETTERS), table).maximum
+    return table if width <= console.width else _table_of(rows)
+
+
+def _table_of(rows: list[list[Text]]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in HEADINGS:
+        table.add_column(heading, no_wrap=heading == "run", min_width=30 if heading == "run" else None)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _listed_document(folder: Path) -> dict:
@@ -63,18 +84,18 @@ def document(run: str, runs: Path) -> dict:
     return written | {"status": result.status, "error": result.error and result.error.model_dump()}
 
 
-def _cells(result: Result) -> list[str | Text]:
+def _cells(result: Result) -> list[Text]:
     """A run's row, without its name."""
     spec = result.spec
-    settings = (spec.sync, spec.model, spec.data, spec.nodes, spec.batch, spec.precision)
-    return [
-        Text(result.status, STATUS_COLOURS[result.status]),
-        result.runtime,
-        *(str(value) for value in settings),
-        number(mean(rank.step_seconds.mean for rank in result.ranks), 3),
-        share(result.test_accuracy),
-        words.more(result),
-    ]
+    step_seconds = mean(rank.step_seconds.mean for rank in result.ranks)
+    settings = (result.runtime, spec.sync, spec.model, spec.data, spec.nodes, spec.batch, spec.precision)
+    figures = (number(step_seconds, 3), share(result.test_accuracy), words.more(result))
+    return [Text(result.status, STATUS_COLOURS[result.status]), *(Text(str(v)) for v in (*settings, *figures))]
+
+
+def _unreadable_cells() -> list[Text]:
+    """The row of a run that cannot be read, without its name."""
+    return [Text(UNREADABLE, "red"), *(Text("") for _ in range(7)), Text("-"), Text("-"), Text("")]
 
 
 def show_command(settings: dict[str, str], args) -> int:

@@ -9,8 +9,9 @@ from pydantic import ValidationError
 
 from monitor.errors import UserError
 from monitor.results.machine import process_start
+from monitor.results.parts import Error
 from monitor.results.problem import first_problem
-from monitor.results.result import FAILED, RUNNING, SCHEMA, Error, Result
+from monitor.results.result import FAILED, RUNNING, SCHEMA, Result
 from monitor.results.upgrade import upgrade
 from trainer import files
 

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from monitor.results.result import Rank, Result
+from monitor.results.parts import Rank
+from monitor.results.result import Result
 from monitor.results.table import Table, Value
 from monitor.results.text import mean
 from trainer.events import PHASES

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from monitor.conditions.links import DEFAULT_CONGESTION
-from monitor.results.result import Link, Number, Result, Spec
+from monitor.results.parts import Link, Number, Spec
+from monitor.results.result import Result
 from trainer.registry import MODELS, SYNCS
 from trainer.spec import RunSpec
 

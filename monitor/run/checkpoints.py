@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from monitor.results.result import CheckpointEntry
+from monitor.results.parts import CheckpointEntry
 from monitor.runtime.base import Job, Runtime
 from trainer import events
 from trainer.checkpoint_folder import COMPLETE, FOLDER

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from monitor.clock import CLOCK
 from monitor.conditions.faults import OF_RANKS, Fault, at_one_place
 from monitor.errors import UserError
-from monitor.results.result import FaultRecord
+from monitor.results.parts import FaultRecord
 from monitor.run.rank_state import RankState
 from monitor.runtime.base import Runtime
 from trainer import events

@@ -9,11 +9,7 @@ from dataclasses import dataclass
 
 from monitor.metrics.sampling import Row, summarise
 from monitor.results.machine import host, own_version, process_start
-from monitor.results.result import (
-    FAILED,
-    FINISHED,
-    RUNNING,
-    SCHEMA,
+from monitor.results.parts import (
     CheckpointEntry,
     DataInfo,
     Error,
@@ -25,7 +21,6 @@ from monitor.results.result import (
     PhaseSeconds,
     Rank,
     Restart,
-    Result,
     ResumedFrom,
     Seconds,
     Spec,
@@ -33,6 +28,7 @@ from monitor.results.result import (
     StartupParts,
     StepSeconds,
 )
+from monitor.results.result import FAILED, FINISHED, RUNNING, SCHEMA, Result
 from monitor.results.scores import class_scores, joined_loss, percentile
 from monitor.run.attempts import Attempt
 from monitor.run.rank_state import RankState

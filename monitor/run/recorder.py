@@ -17,7 +17,8 @@ from monitor.errors import Busy, RunFailed, UserError
 from monitor.interrupt import Stop
 from monitor.metrics.sampling import Row, missing, write_csv
 from monitor.results import store
-from monitor.results.result import CheckpointEntry, DataInfo, Result, ResumedFrom
+from monitor.results.parts import CheckpointEntry, DataInfo, ResumedFrom
+from monitor.results.result import Result
 from monitor.run import outcome
 from monitor.run.checkpoints import CheckpointFetcher
 from monitor.run.folder import make_folder

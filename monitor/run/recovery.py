@@ -13,7 +13,7 @@ from pathlib import Path
 from monitor.clock import CLOCK
 from monitor.errors import RunFailed, UserError
 from monitor.interrupt import Stop
-from monitor.results.result import Restart
+from monitor.results.parts import Restart
 from monitor.run.attempts import Attempt, joined_ranks, lost_work
 from monitor.run.injection import Injector
 from monitor.run.rank_state import RankState

@@ -48,6 +48,6 @@ def test_a_terminal_that_is_closed_ends_the_run_in_order(tmp_path):
         process.kill()
         process.wait()
     result = store.load("latest", tmp_path / "runs")
-    assert (result["status"], result["error"]["kind"]) == ("failed", "interrupted")
+    assert (result.status, result.error.kind) == ("failed", "interrupted")
     assert (tmp_path / "runs/latest/report.html").exists()
-    assert processes_of(result["id"]) == []
+    assert processes_of(result.id) == []

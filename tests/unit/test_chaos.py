@@ -3,11 +3,13 @@
 import json
 
 import pytest
+from report_cases import ended, rank_result
 
 from benchmarks import chaos
 from monitor.capabilities import RUNTIMES
 from monitor.conditions import faults
 from monitor.conditions.conditions import Conditions
+from monitor.results.result import Result
 from trainer.registry import SYNCS
 from trainer.spec import RunSpec
 
@@ -23,13 +25,16 @@ def test_every_run_of_the_table_can_be(sync):
 
 
 def result(error=None, lost=(), began=2.0, problem=None):
-    return {
-        "error": error and {"kind": error[0], "rank": error[1], "message": f"rank {error[1]} {error[0]}"},
-        "faults": [{"fault": "x", "began_seconds": began, "error": problem}],
-        "ranks": [{"rank": rank, "node": f"trainer-{rank // 2}"} for rank in range(4)],
-        "lost_workers": [{"rank": rank} for rank in lost],
-        "seconds": {"total": 30.0, "startup": 20.0},
-    }
+    record = {"fault": "x", "step": 1, "began_seconds": began, "ended_seconds": None, "error": problem}
+    document = ended(
+        "x",
+        error=error and {"kind": error[0], "rank": error[1], "message": f"rank {error[1]} {error[0]}"},
+        faults=[record],
+        ranks=[rank_result(rank, 4) | {"node": f"trainer-{rank // 2}"} for rank in range(4)],
+        lost_workers=[{"rank": rank, "step": 1, "reason": "was killed"} for rank in lost],
+        seconds={"total": 30.0, "startup": 20.0},
+    )
+    return Result.model_validate(document)
 
 
 @pytest.mark.parametrize(

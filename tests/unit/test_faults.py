@@ -12,7 +12,8 @@ from monitor.conditions.conditions import Conditions, Unavailable
 from monitor.conditions.faults import AT_ONCE, KINDS, Fault
 from monitor.experiments import cells
 from monitor.results import sentences, words
-from monitor.results.result import FaultRecord, Result
+from monitor.results.parts import FaultRecord
+from monitor.results.result import Result
 from trainer.spec import RunSpec, SpecError
 
 SPEC = RunSpec(nodes=4, nproc=2, batch=8, steps=100)

@@ -14,7 +14,8 @@ from report_cases import begun, ended, write_document
 from monitor import cli
 from monitor.errors import UserError
 from monitor.results import store
-from monitor.results.result import PhaseSeconds, Result
+from monitor.results.parts import PhaseSeconds
+from monitor.results.result import Result
 from monitor.results.upgrade import upgrade
 from trainer.events import PHASES
 from trainer.spec import RunSpec

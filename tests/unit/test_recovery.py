@@ -20,7 +20,7 @@ from monitor.report.load import load
 from monitor.report.run_page import outcome as outcome_table
 from monitor.results import sentences
 from monitor.results.attempts import without_repeats
-from monitor.results.result import Restart as Restarted
+from monitor.results.parts import Restart as Restarted
 from monitor.results.result import Result
 from monitor.run import outcome, recovery
 from monitor.run.attempts import Attempt

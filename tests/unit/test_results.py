@@ -1,5 +1,6 @@
 """What a result says, from events with known answers."""
 
+import io
 import json
 import os
 import subprocess
@@ -9,12 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from report_cases import begun as case
+from rich.console import Console
+from rich.text import Text
 
 from monitor import cli, console
 from monitor.errors import UserError
 from monitor.metrics.sampling import Row
-from monitor.results import machine, scores, store, tables
-from monitor.results.result import SCHEMA, DataInfo, Result
+from monitor.results import machine, scores, show, store, tables
+from monitor.results.parts import DataInfo
+from monitor.results.result import SCHEMA, Result
 from monitor.results.terminal import in_terminal
 from monitor.run import outcome, resume
 from monitor.run.recovery import Attempt
@@ -389,3 +393,14 @@ def test_show_takes_settings_without_an_id(tmp_path, capsys):
     for words in ([f"RUNS_DIR={tmp_path}"], [f"RUNS_DIR={tmp_path}", "RUN=x"], ["x", f"RUNS_DIR={tmp_path}"]):
         assert cli.main(["show", *words]) == 0
         assert capsys.readouterr().out.startswith("x  finished")
+
+
+@pytest.mark.parametrize("width", [60, 100, 300])
+def test_the_list_of_runs_looks_the_same_however_it_is_laid_out(width):
+    rows = [[Text(f"{heading[:3]}{n * 'x'}") for heading in show.HEADINGS] for n in range(4)]
+    texts = []
+    for table in (show._run_table(rows, Console(width=width)), show._table_of(rows)):
+        say = Console(width=width, record=True, file=io.StringIO())
+        say.print(table)
+        texts.append(say.export_text())
+    assert texts[0] == texts[1]

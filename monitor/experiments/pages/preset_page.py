@@ -18,55 +18,56 @@ from monitor.results.table import PER_CENT, Table, Value
 from monitor.results.tables import rank_table
 
 
-def reproduced_page(made) -> Page:
-    """The page of a reproduce.Reproduced: verdicts first, then the report's tables and plots."""
-    preset, job = made.preset, made.sweep
-    sections = [Section("Claims", verdicts(made))]
+def reproduced_page(reproduction) -> Page:
+    """The page of a reproduce.Reproduction: verdicts first, then the report's tables and plots."""
+    preset, job = reproduction.preset, reproduction.sweep
+    sections = [Section("Claims", verdicts(reproduction))]
     for i, table in enumerate(preset.tables):
         heading, build = KINDS[table.kind]
-        options, chosen = table.model_dump(exclude={"kind", "runs"}), _chosen(made, table.runs)
+        options, chosen = table.model_dump(exclude={"kind", "runs"}), _chosen(reproduction, table.runs)
         if build is not against:  # which asks the cells for their words
             chosen = [group for _, group in chosen]
         sections.append(Section(heading, build(chosen, f"{table.kind}-{i + 1}", **options)))
-    first = next((g for g in made.groups.values() if g.results), None)
+    first = next((g for g in reproduction.groups.values() if g.results), None)
     sections += [
-        Section("Beside the report", published(made)),
+        Section("Beside the report", published(reproduction)),
         Section("What failed", sweep_page.failed(job)),
         Section("Runs", [sweep_page.runs_table(job)]),
         Section("On what", [run_page.machine(first.results[0])] if first else []),
     ]
-    labels = sorted({g.results[0].data.label for g in made.groups.values() if g.results})
+    labels = sorted({g.results[0].data.label for g in reproduction.groups.values() if g.results})
     lead = [
         preset.about,
         sweep_page.progress(job),
-        *sweep_page.where(list(made.groups.values())),
+        *sweep_page.where(list(reproduction.groups.values())),
         *job.notes,
         *([f"Data: {'; '.join(labels)}."] if labels else []),
     ]
     return Page(f"{preset.name}: {preset.title}", lead, [section for section in sections if section.items])
 
 
-def _chosen(made, names: list[str] | None) -> list[tuple[Cell, Group]]:
+def _chosen(reproduction, names: list[str] | None) -> list[tuple[Cell, Group]]:
     """The cells of these parts of the preset, and what came of them; all without names."""
-    cells = zip(made.sweep.cells, made.groups.values(), strict=False)  # after the cells', groups of what was left out
+    groups = reproduction.groups.values()  # after those of the cells come those of what was left out
+    cells = zip(reproduction.sweep.cells, groups, strict=False)
     return [pair for pair in cells if names is None or pair[0].group in names]
 
 
-def verdicts(made) -> list[Table]:
+def verdicts(reproduction) -> list[Table]:
     """Each claim with its verdict, figures and reason."""
-    rows: list[list[Value]] = [[v.claim, v.verdict, v.figures or None, v.reason] for v in made.verdicts]
+    rows: list[list[Value]] = [[v.claim, v.verdict, v.figures or None, v.reason] for v in reproduction.verdicts]
     note = "Ratios are of geometric means over the repeats, [ ] their 95 % intervals."
     headings = ["claim", "verdict", "figures", "reason"]
     return [Table("claims", "Verdicts", headings, rows, notes=[note])] if rows else []
 
 
-def published(made) -> list[Table]:
+def published(reproduction) -> list[Table]:
     """The report's figures beside ours, both as ratios to its first row: the machines are not the same."""
-    report = made.preset.published
+    report = reproduction.preset.published
     if not report:
         return []
     figure, values = figures.SECONDS[report.what], report.values
-    groups = {cell.group: g for cell, g in zip(made.sweep.cells, made.groups.values(), strict=False)}
+    groups = {cell.group: g for cell, g in zip(reproduction.sweep.cells, reproduction.groups.values(), strict=False)}
     first = next(iter(values))
     ours = {name: groups[name].estimate(figure) if name in groups and groups[name].results else None for name in values}
     rows: list[list[Value]] = []
