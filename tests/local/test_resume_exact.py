@@ -45,7 +45,7 @@ for name, strategy in REAL_STRATEGIES.items():
     if strategy.repeatable:
         CASES[f"{name}-stop"] = spec_of(name), STOP
         CASES[f"{name}-undisturbed"] = spec_of(name), 0
-        for setting in set(VARIANTS) & set(strategy.settings):
+        for setting in (name for name in VARIANTS if name in strategy.settings):
             for i, variant in enumerate(VARIANTS[setting]):
                 CASES[f"{name}-{setting}-{i}"] = spec_of(name, **variant), STOP
 CASES["single-bf16"] = spec_of("single", precision="bf16"), STOP
