@@ -45,7 +45,7 @@ $(TRAINING): .venv/.ready
 	@.venv/bin/syncbed $@ --from-make
 
 test: .venv/.dev .venv/.torch ## unit and local tests, and the cluster tests where a Docker engine answers (PYTEST_ARGS=)
-	@PYTEST_ADDOPTS="$$PYTEST_ADDOPTS $$PYTEST_ARGS" .venv/bin/python -m pytest -n logical --maxprocesses 4 --dist loadgroup
+	@PYTEST_ADDOPTS="$$PYTEST_ADDOPTS $$PYTEST_ARGS" .venv/bin/python -m pytest -n logical --maxprocesses 4 --dist loadscope
 
 soak: .venv/.ready ## many short runs on the cluster: does anything grow? (RUNS=200 PROJECT=)
 	@.venv/bin/python benchmarks/soak.py

@@ -1,10 +1,10 @@
 """For all tests: how they share the machine, and that no orchestrator outlives the test that started it."""
 
 import signal
-from pathlib import Path
 
 import hypothesis
 import pytest
+from groups import group
 from orchestrator import STARTED
 
 from monitor.interrupt import SIGNALS
@@ -15,17 +15,17 @@ hypothesis.settings.register_profile("no clock", **clocks)  # a busy machine is 
 hypothesis.settings.load_profile("no clock")
 
 
-HERE = Path(__file__).parent
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which one test alone does not need
+def pytest_xdist_make_scheduler(config, log):
+    """Tests that share something stay on one worker, in the order in which they were collected: see `group`."""
+    from xdist.scheduler import LoadScopeScheduling
 
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid)
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """What one worker of pytest-xdist runs by itself (`--dist loadgroup`): all tests that share the cluster, all that
-    start ranks on this machine, and the unit tests of each file. The first two take longest, so they come first.
-    """
-    for item in items:
-        folder, *_ = item.path.relative_to(HERE).parts
-        item.add_marker(pytest.mark.xdist_group(folder if folder in ("cluster", "local") else item.path.stem))
+    config.option.loadscopereorder = False  # the longest groups come first as it is
+    return Groups(config, log)
 
 
 def pytest_configure():
