@@ -1,6 +1,7 @@
 """For all tests: how they share the machine, and that no orchestrator outlives the test that started it."""
 
 import signal
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -10,6 +11,7 @@ from orchestrator import STARTED
 from monitor.interrupt import SIGNALS
 from monitor.runtime.ownership import sweep
 
+HERE = Path(__file__).parent
 clocks = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
 hypothesis.settings.register_profile("no clock", **clocks)  # a busy machine is slow, not wrong
 hypothesis.settings.load_profile("no clock")
@@ -17,15 +19,23 @@ hypothesis.settings.load_profile("no clock")
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which one test alone does not need
 def pytest_xdist_make_scheduler(config, log):
-    """Tests that share something stay on one worker, in the order in which they were collected: see `group`."""
+    """Tests that share something stay on one worker: see `group`."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Groups(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return group(nodeid)
 
-    config.option.loadscopereorder = False  # the longest groups come first as it is
+    config.option.loadscopereorder = False  # the order below
     return Groups(config, log)
+
+
+def pytest_collection_modifyitems(items):
+    """Tests on containers first: they mostly wait, and unit tests run beside them. Ranks want the cores for themselves,
+    so local tests come last.
+    """
+    folders = ("cluster", "unit", "local")
+    items.sort(key=lambda item: folders.index(item.path.relative_to(HERE).parts[0]))
 
 
 def pytest_configure():
