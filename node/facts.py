@@ -11,6 +11,7 @@ from typing import TypedDict
 from node import cgroup
 from node.leftovers import end_leftovers
 from node.lock import lock_holder
+from node.strays import end_strays
 
 DATA = Path("/data")
 
@@ -39,6 +40,7 @@ def node_facts() -> NodeFacts:
     usage = cgroup.read()
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     hostname = socket.gethostname()
+    strays = end_strays()  # first: one of them may hold the lock
     holder = lock_holder()
     shm = os.statvfs("/dev/shm")
     return {
@@ -55,7 +57,7 @@ def node_facts() -> NodeFacts:
         "free_port": free_port(),
         "shaped": shaped(),
         "run": holder,
-        "leftovers": [] if holder else end_leftovers(),
+        "leftovers": strays + ([] if holder else end_leftovers()),
     }
 
 

@@ -27,6 +27,7 @@ from node import lock as node_lock
 from node.facts import node_facts, shaped
 from node.leftovers import LAUNCHER, kill_marked
 from node.lock import await_holder, lock_holder, take_lock
+from node.strays import end_strays
 from trainer.events import Busy, Exited, Failed, Held, write
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -84,6 +85,7 @@ def hold(who: str) -> int:
 def end(run_id: str) -> int:
     """Kill the launchers and ranks of a run, and wait until they have ended."""
     kill_marked(lambda variables: f"{LAUNCHER}={run_id}".encode() in variables)
+    end_strays()
     return 0
 
 
@@ -94,6 +96,8 @@ def run(request: Request) -> int:
     Prints Held; or Busy, and returns BUSY, when another run holds the node. Otherwise returns 0 or 1 as the rank ended.
     """
     rank, metrics = request["rank"], node_lock.STATE / "metrics"
+    if request["local_rank"] == 0:
+        end_strays()  # of an earlier run; one of them may hold the lock
     lock = take_lock(request["run"], metrics) if request["local_rank"] == 0 else None
     if lock is None and await_holder(request["run"]) != request["run"]:
         write(Busy(rank=rank, run=lock_holder() or "unknown"))
@@ -139,6 +143,7 @@ def _run_to_end(process: "RankProcess", request: Request, env: dict[str, str]) -
     except mpi.ManagerFault as fault:
         write(Failed(rank=rank, kind="own", message=str(fault)))
         code = 1
+    end_strays()  # what the rank started and left
     write(exited(rank, code, kills_before, cgroup.read()))
     if manager:
         manager.end(orderly=code == 0)

@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 from trainer import environment
@@ -17,12 +18,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m serving", description="Serve exported models over HTTP.")
     parser.add_argument("--store", type=Path, required=True, help="folder of exported models")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--name", action="append", default=[], help="Host to answer for, beside localhost; repeatable")
     parser.add_argument("--port", type=int, default=8080, help="of predictions; the two above it are taken as well")
     parser.add_argument("--capacity", type=int, default=256, help="requests that may wait for a model (default 256)")
     parser.add_argument("--body-bytes", type=int, default=10 << 20, help="the largest body (default 10 MiB)")
     parser.add_argument("--body-seconds", type=float, default=30, help="time for a body to come (default 30)")
     args = parser.parse_args()
     environment.settle(environment.threads(), "lo")
+    from serving.hosts import Hosts
     from serving.intake import Intake
     from serving.metrics import Metrics
     from serving.models import Models
@@ -46,7 +49,8 @@ def main() -> int:
             Models(args.store, metrics, args.capacity),
             Intake(args.body_bytes, args.body_seconds, args.capacity),
         )
-        await serve(sockets, models, intake, metrics, stop, lambda: print(f"serving on {ports}", flush=True))
+        ready = partial(print, f"serving on {ports}", flush=True)
+        await serve(sockets, models, intake, metrics, stop, ready, Hosts(args.name))
 
     asyncio.run(run())
     return 0

@@ -1,9 +1,10 @@
 """Around each port's application: what a client does besides asking.
 
-It leaves, or it sends what nobody reads.
+It leaves, sends what nobody reads, or means another server.
 
 - A request whose client has left is not computed: the task that answers it is cancelled, wherever it waits.
 - An answer that is ready before the body has come is sent after the rest was read, or closes the connection.
+- A request for a name that the server is not known by, or from a page of another site, is refused: 421, 403.
 - Too many connections are refused, and so is what waits still when the server's time to end is over: 503.
 """
 
@@ -11,6 +12,7 @@ import asyncio
 from functools import partial
 
 from serving.errors import answer, busy
+from serving.hosts import Hosts
 
 LINGER_SECONDS = 1.0  # for the rest of a body that nobody wants
 CONNECTIONS = 900  # open at once on a port; a process may usually have 1024 files
@@ -21,14 +23,16 @@ LEAVE = "syncbed.leave"  # there: what to call when it does. A task that listens
 class Layer:
     """An ASGI application. `cancels`: whether a request ends when its client leaves."""
 
-    def __init__(self, app, cancels: bool):
-        self._app, self._cancels = app, cancels
+    def __init__(self, app, cancels: bool, hosts: Hosts):
+        self._app, self._cancels, self._hosts = app, cancels, hosts
         self.connections: set = set()  # the server's
 
     async def __call__(self, scope, receive, send) -> None:
         client, app = _Client(scope, receive, send, self._cancels), self._app
         if len(self.connections) > CONNECTIONS:
             app = answer(scope["path"], busy(f"{CONNECTIONS} connections are open already"))
+        elif refused := self._hosts.refusal(scope):
+            app = answer(scope["path"], refused)
         try:
             await app(scope, client.receive, client.send)
         except asyncio.CancelledError:

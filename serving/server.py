@@ -21,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from serving import inference, management, v2
 from serving.errors import Refused, answer
+from serving.hosts import Hosts
 from serving.intake import Intake
 from serving.layer import LEAVE, Layer
 from serving.metrics import Metrics
@@ -176,14 +177,16 @@ async def serve(
     metrics: Metrics,
     stop: asyncio.Event,
     ready=lambda: None,
+    hosts: Hosts | None = None,
 ) -> None:
     """Serve until `stop` is set, then answer what is in flight.
 
-    `ready` is called once all ports answer.
+    `ready` is called once all ports answer. `hosts`: whom they answer; by default, requests to loopback.
     """
     await models.recall()
     applied = applications(models, intake, metrics)
-    servers = [_server(Layer(one, cancels=one is applied[0])) for one in applied]  # a model that is loaded is wanted
+    hosts = hosts or Hosts()
+    servers = [_server(Layer(one, one is applied[0], hosts)) for one in applied]  # a model that is loaded is wanted
     tasks = [asyncio.create_task(server.serve([one])) for server, one in zip(servers, sockets, strict=True)]
     while not all(server.started for server in servers) and not any(task.done() for task in tasks):
         await asyncio.sleep(0.01)

@@ -73,6 +73,15 @@ def test_prometheus_sees_it_and_status_too(served, cluster):
     assert status["urls"]["serve"] == f"http://127.0.0.1:{served.port}"
 
 
+@pytest.mark.parametrize("port", [8080, 8081, 8082])
+def test_a_node_does_not_reach_it(served, cluster, port):
+    """Neither by name nor by address."""
+    networks = cluster.service("serve").attrs["NetworkSettings"]["Networks"].values()
+    for host in ("serve", *(network["IPAddress"] for network in networks)):
+        tried = cluster.service("trainer-0").exec_run(["timeout", "3", "bash", "-c", f": <>/dev/tcp/{host}/{port}"])
+        assert tried.exit_code != 0, host
+
+
 def test_a_second_model_joins_and_a_killed_server_serves_all_again(served, cluster):
     done = syncbed(served.folder, "serve", "NAME=other", served.place)
     assert done.returncode == 0, done.stderr

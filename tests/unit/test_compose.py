@@ -13,7 +13,8 @@ from monitor.engine import compose, images
 from monitor.errors import UserError
 from trainer.spec import MAX_NODES
 
-SERVICES = yaml.safe_load((checkout.ROOT / "compose.yaml").read_text())["services"]
+COMPOSE = yaml.safe_load((checkout.ROOT / "compose.yaml").read_text())
+SERVICES = COMPOSE["services"]
 NODES = {name: service for name, service in SERVICES.items() if name.startswith("trainer-")}
 
 
@@ -55,6 +56,30 @@ def test_every_service_is_hardened(name):
 
 def test_data_is_read_only_in_nodes():
     assert all("data:/data:ro" in node["volumes"] and "runs:/runs" in node["volumes"] for node in NODES.values())
+
+
+def share_a_network(one, other):
+    return bool(set(SERVICES[one]["networks"]) & set(SERVICES[other]["networks"]))
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_a_node_reaches_no_port_that_trusts_its_network(node):
+    assert SERVICES[node]["networks"] == ["cluster"], "one network, whose interface is shaped and cut off"
+    assert not share_a_network(node, "serve") and not share_a_network(node, "grafana")
+    assert share_a_network(node, "prometheus"), "it scrapes the agent"
+
+
+def test_those_that_ask_each_other_share_a_network_which_goes_with_the_cluster():
+    assert share_a_network("prometheus", "serve") and share_a_network("grafana", "prometheus")
+    assert {name for service in SERVICES.values() for name in service["networks"]} == set(COMPOSE["networks"])
+    for network in COMPOSE["networks"].values():
+        assert network == {"driver": "bridge", "labels": {"syncbed.project": "${COMPOSE_PROJECT_NAME}"}}
+
+
+def test_the_server_of_models_is_asked_by_its_name_and_no_page_reads_prometheus():
+    command = SERVICES["serve"]["command"]
+    assert command[command.index("--name") + 1] == "serve"
+    assert "--web.cors.origin=none" in SERVICES["prometheus"]["command"], "its default is a wildcard"
 
 
 def test_services_wait_for_the_health_of_what_they_need():

@@ -80,7 +80,8 @@ def test_a_slow_body_is_timed_out_and_a_slow_head_too(own_store, monkeypatch):
     with running(own_store, body_seconds=0.2) as made:
         assert made.manage("POST", "/models?url=first&model_name=cnn&initial_workers=1&synchronous=true").status == 200
         monkeypatch.setattr(server, "HEAD_SECONDS", 0.2)  # of a connection that is made from now on
-        for sent in (b"PUT /predictions/cnn HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\nabc", b"PUT /pre", b""):
+        slow_body = b"PUT /predictions/cnn HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\nabc"
+        for sent in (slow_body, b"PUT /pre", b""):
             with socket.create_connection(("127.0.0.1", made.port), 20) as slow:
                 got = b""
                 with suppress(ConnectionError):  # reset, where all this comes when it has closed
@@ -154,7 +155,7 @@ def test_what_is_in_flight_is_answered_at_the_end_and_nothing_new_is_taken(fresh
 @pytest.mark.parametrize("said", ["-1", "x", "18446744073709551616", "5"])
 def test_wrong_lengths_break_nothing(served, said):
     with socket.create_connection(("127.0.0.1", served.port), 20) as client:
-        head = f"PUT /predictions/cnn HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {said}\r\n\r\n"
+        head = f"PUT /predictions/cnn HTTP/1.1\r\nHost: [::1]\r\nConnection: close\r\nContent-Length: {said}\r\n\r\n"
         client.sendall(head.encode() + IMAGE[:50])
         client.shutdown(socket.SHUT_WR)
         got = client.recv(4096)

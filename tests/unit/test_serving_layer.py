@@ -19,7 +19,7 @@ TENSOR = json.dumps({"inputs": [{"name": "images", "datatype": "UINT8", "shape":
 
 def send(port, method, path, body, *headers) -> socket.socket:
     client = socket.create_connection(("127.0.0.1", port), 20)
-    head = [f"{method} {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *headers]
+    head = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers]
     client.sendall("\r\n".join(head).encode() + b"\r\n\r\n" + body)
     return client
 
@@ -49,7 +49,7 @@ def test_an_answer_that_does_not_need_the_body_reaches_who_sends_one(fresh, meth
 
 def test_who_asks_before_sending_a_body_is_told(served):
     def ask_first(path):
-        head = f"PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(IMAGE)}\r\nExpect: 100-continue\r\n\r\n"
+        head = f"PUT {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(IMAGE)}\r\nExpect: 100-continue\r\n\r\n"
         client = socket.create_connection(("127.0.0.1", served.port), 20)
         client.sendall(head.encode())
         return client, client.recv(4096)
@@ -105,7 +105,7 @@ def test_what_nobody_waits_for_any_more_is_not_computed(fresh, monkeypatch, meth
 def test_who_says_that_no_more_comes_is_answered(served, requests):
     """As `nc -N` does: a connection that the client closed on its side alone (RFC 9112, section 9.6)."""
     sent = b"".join(
-        f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+        f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
         for method, path, body in requests
     )
     with socket.create_connection(("127.0.0.1", served.port), 20) as client:
@@ -118,7 +118,7 @@ def test_who_says_that_no_more_comes_is_answered(served, requests):
 
 
 @pytest.mark.parametrize(
-    "sent", [b"", b"GET /pi", b"PUT /predictions/cnn HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc"]
+    "sent", [b"", b"GET /pi", b"PUT /predictions/cnn HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nabc"]
 )
 def test_half_a_request_that_ends_closes_the_connection(served, sent):
     with socket.create_connection(("127.0.0.1", served.port), 20) as client:
@@ -130,7 +130,7 @@ def test_half_a_request_that_ends_closes_the_connection(served, sent):
 def test_who_leaves_while_his_body_comes_is_counted_as_gone(fresh):
     fresh.manage("POST", "/models?url=first&model_name=cnn&initial_workers=1")
     with socket.create_connection(("127.0.0.1", fresh.port), 20) as client:
-        client.sendall(b"PUT /predictions/cnn HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\nabc")
+        client.sendall(b"PUT /predictions/cnn HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\nabc")
     counted = b'syncbed_serving_requests_total{code="499",model="cnn"} 1.0'
     wait_until(lambda: counted in ask(fresh.metrics, "GET", "/metrics").body)
 

@@ -1,6 +1,8 @@
 """torch.distributed's stores and Gloo's process groups, with types that torch's stubs lack."""
 
+import ipaddress
 import os
+import socket
 from datetime import timedelta
 from typing import TYPE_CHECKING, cast
 
@@ -25,15 +27,39 @@ def open_stores(place: Place) -> tuple[Store, Store]:
     """
     host = place.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     timeout = timedelta(seconds=START_SECONDS)
+    address = place.master_addr, place.master_port, None
+    listening = _loopback_listener(place) if host else None  # the store's own from here on
     try:
-        store = TCPStore(place.master_addr, place.master_port, None, host, timeout, wait_for_workers=False)
-        beats = TCPStore(place.master_addr, place.master_port, None, False, timeout, wait_for_workers=False)
+        store = TCPStore(*address, host, timeout, wait_for_workers=False, master_listen_fd=listening)
+        beats = TCPStore(*address, False, timeout, wait_for_workers=False)
     except RuntimeError as error:
         if host:
             raise
-        address = f"{place.master_addr}:{place.master_port}"
-        raise PeerLost(f"rank 0 does not answer at {address} ({str(error).splitlines()[0]})", 0) from error
+        there = f"{place.master_addr}:{place.master_port}"
+        raise PeerLost(f"rank 0 does not answer at {there} ({str(error).splitlines()[0]})", 0) from error
     return store, beats
+
+
+def _loopback_listener(place: Place) -> int | None:
+    """A socket that listens on MASTER_ADDR, where that is loopback; else None, and the store makes its own.
+
+    Its own listens on all interfaces, and it asks nobody who they are: who reaches it is a rank.
+    Raises RuntimeError, as the store does, when the port is taken.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(place.master_addr, place.master_port, type=socket.SOCK_STREAM)[0]
+    except OSError:
+        return None  # the store says what it makes of the name
+    if not ipaddress.ip_address(str(address[0]).split("%")[0]).is_loopback:
+        return None
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+            listener.listen()
+        except OSError as error:
+            raise RuntimeError(f"{place.master_addr}:{place.master_port}: {error.strerror}") from None
+        return listener.detach()
 
 
 def gloo_group(store: Store, rank: int, world_size: int, timeout_seconds: float) -> dist.ProcessGroup:

@@ -1,0 +1,62 @@
+"""Whom a port answers: requests that name it as it is known, and that no foreign page had a browser send.
+
+A port on 127.0.0.1 is reached by every web page that a browser on this machine shows. A page's own
+name may be made to lead here (DNS rebinding), which Host tells; a form or a script of another site
+may post here, which Origin and Sec-Fetch-Site tell. Programs (curl, Prometheus) send neither.
+Sources: RFC 9110, section 7.2; RFC 6454; Fetch Metadata Request Headers (W3C).
+"""
+
+import re
+from collections.abc import Iterable
+
+from serving.errors import Refused
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^][:/?#@\s\\]+)(:[0-9]{0,5})?")
+_SENT_HERE = (b"same-origin", b"none")  # none: typed into the address bar
+
+
+class Hosts:
+    """The names that a server is known by: those of loopback, `names`, and the address that was connected to."""
+
+    def __init__(self, names: Iterable[str] = ()):
+        self._names = {name.lower() for name in (*LOOPBACK, *names)}
+
+    def refusal(self, scope) -> Refused | None:
+        """Why a request, an ASGI scope, is not answered; None where it is."""
+        host = origin = site = None
+        for name, value in scope["headers"]:
+            if name == b"host":
+                if host is not None:
+                    return _misdirected("there is more than one Host")
+                host = value
+            elif name == b"origin":
+                origin = value
+            elif name == b"sec-fetch-site":
+                site = value
+        if host is None and scope["http_version"] != "1.0":  # no browser speaks 1.0; images/http-ok.sh does
+            return _misdirected("there is no Host")
+        if host is not None and not self._knows(host.decode("latin-1").lower(), scope.get("server")):
+            return _misdirected(f"Host {host.decode('latin-1')[:100]!a} is not known; --name makes it known")
+        if site not in (None, *_SENT_HERE) or not _same(origin, host):
+            return Refused(403, "ForbiddenException", "a page of another site sent this: use a program, such as curl")
+        return None
+
+    def _knows(self, host: str, server: tuple[str, int] | None) -> bool:
+        match = _AUTHORITY.fullmatch(host)
+        if match is None:
+            return False
+        own = server[0].lower() if server else None
+        return match[1] in self._names or match[1] in (own, f"[{own}]")
+
+
+def _same(origin: bytes | None, host: bytes | None) -> bool:
+    """Whether a page of this port sent it; all that is no browser sends no Origin."""
+    if origin is None:
+        return True
+    scheme, _, authority = origin.lower().partition(b"://")
+    return host is not None and scheme in (b"http", b"https") and authority == host.lower()
+
+
+def _misdirected(problem: str) -> Refused:
+    return Refused(421, "MisdirectedRequestException", f"{problem}: ask for {LOOPBACK[0]} or {LOOPBACK[1]}")
