@@ -116,7 +116,10 @@ lock: .venv/.ready ## resolve the lock files again after a change of what is nee
 
 TORCH_FILES := $(addprefix images/trainer/,install-torch.sh torch.txt torch-deps.txt torch-pypi.txt requirements.txt)
 .venv/.torch: $(TORCH_FILES) .venv/.ready
-	@case "$$WHEEL_INDEX" in ""|http://*|https://*|file://*) ;; \
+	@case "$$WHEEL_INDEX" in ""|file://*) ;; \
+	  *[@?\#]*) echo "syncbed: WHEEL_INDEX: an address with a user, password or query would stay in logs;" \
+	    "give it without, and put the password into ~/.netrc" >&2; exit 2;; \
+	  http://*|https://*) ;; \
 	  *) echo "syncbed: WHEEL_INDEX=$$WHEEL_INDEX: the URL of a Python package index, as https://host/path" >&2; exit 2;; esac
 	@echo "installing torch and MPI into .venv for local runs (once)"
 	@sh images/trainer/install-torch.sh .venv/bin/python

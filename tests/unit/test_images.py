@@ -266,3 +266,45 @@ def test_outside_a_checkout_it_says_so(tmp_path, monkeypatch):
 def test_a_base_image_without_a_name_is_refused_before_the_engine_is_asked(name):
     with pytest.raises(UserError, match=f"^BASE_IMAGE={re.escape(name)}: not the name of an image"):
         images._base(None, name)
+
+
+SECRETS = [
+    "https://user:s3cret@mirror.example/simple",
+    "http://s3cret@mirror.example/simple",
+    "https://:s3cret@mirror.example",
+    "https://user:pa/s3cret@mirror.example/simple",
+    "https://mirror.example/simple?token=s3cret",
+    "https://mirror.example/simple#s3cret",
+    "ftp://user:s3cret@mirror.example",
+    "user:s3cret@mirror.example",
+]
+
+
+@pytest.mark.parametrize("index", SECRETS)
+def test_a_wheel_index_with_a_secret_is_refused_without_repeating_it(index, checkout, built):
+    """sec-08: a build argument is in the image's history for everybody who gets the image."""
+    with pytest.raises(UserError, match=r"^WHEEL_INDEX: .*history.*without.*mirror or proxy") as refused:
+        images.ensure(built.engine, {"WHEEL_INDEX": index})
+    assert "s3cret" not in str(refused.value) and built.done == []
+
+
+@pytest.mark.parametrize("index", ["https://mirror.example:8443/a/simple", "file:///srv/wheels@2/simple", ""])
+def test_a_wheel_index_without_one_is_taken(index):
+    images._check_index(index)
+
+
+@pytest.mark.parametrize("name", ["http_proxy", "HTTPS_PROXY", "https_proxy"])
+def test_a_proxys_password_is_in_the_environment_of_a_build_and_not_in_its_words(name, checkout, monkeypatch):
+    for proxy in ("http_proxy", "https_proxy", "no_proxy"):
+        monkeypatch.delenv(proxy, raising=False)
+        monkeypatch.delenv(proxy.upper(), raising=False)
+    monkeypatch.setenv(name, "http://user:s3cret@proxy.example:3128")
+    calls = []
+    monkeypatch.setattr(images.compose, "docker_cli", lambda: "docker")
+    monkeypatch.setattr(images.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=1))
+    monkeypatch.setattr(images, "_logged", lambda what, name, command, variables: calls.append((command, variables)))
+    images._docker_build("x", "Dockerfile", "x:1")
+    ((command, variables),) = calls
+    assert not [word for word in command if "s3cret" in word]
+    assert command[command.index("--build-arg") + 1] == name.lower()
+    assert variables[name.lower()] == "http://user:s3cret@proxy.example:3128"
