@@ -159,12 +159,24 @@ class _Registry:
         return False
 
 
+def is_pinned(image: str) -> bool:
+    """Whether the name holds the image to its content: the engine verifies a digest; a registry can move a tag."""
+    return re.fullmatch(r"[^@]+@sha256:[0-9a-f]{64}", image) is not None
+
+
+def by_tag(base: str | None) -> list[str]:
+    """The bases that are named by a tag alone. `base`: BASE_IMAGE."""
+    return [name for name in (base or PYTHON_IMAGE, PROMETHEUS_IMAGE, GRAFANA_IMAGE) if not is_pinned(name)]
+
+
 def _base(registry: _Registry, image: str | None) -> str:
     """What the node image is built on. `image`: BASE_IMAGE, which goes first. Raises UserError."""
     if not image:
         return registry.get(PYTHON_IMAGE, DEBIAN_BASE) or _debian_base()
     if not re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9_.:/@-]*", image):
         raise UserError(f"BASE_IMAGE={image}: not the name of an image, such as debian:bookworm")
+    if "@" in image and not is_pinned(image):
+        raise UserError(f"BASE_IMAGE={image}: after the @, a digest is sha256: and 64 hexadecimal digits")
     if not _exists(registry.client, image) and not registry.pull(image):
         raise UserError(f"BASE_IMAGE={image}: neither here nor to be pulled; docker image ls shows what is here")
     return image
