@@ -90,7 +90,8 @@ lock: .venv/.ready ## resolve the lock files again after a change of what is nee
 	@.venv/bin/python requirements/lock.py
 
 # The stamp files make each step of the set-up happen once, and again when what it reads has changed. Whatever comes from a
-# package index is held to the hashes of a lock file, the build tool of our own package too.
+# package index is held to the hashes of a lock file, the build tool of our own package too. Source archives are not taken:
+# what builds them would be fetched without a hash and run.
 .venv/.ready: pyproject.toml requirements/monitor.txt requirements/build.txt images/trainer/uv.txt
 	@command -v -- "$$PYTHON" >/dev/null || \
 	  { echo "syncbed: PYTHON=$$PYTHON: no such program; name one: make PYTHON=python3.12 ..." >&2; exit 2; }
@@ -99,27 +100,30 @@ lock: .venv/.ready ## resolve the lock files again after a change of what is nee
 	@[ -w . ] || { echo "syncbed: this folder cannot be written, and .venv goes here" >&2; exit 2; }
 	@echo "setting up .venv (once)"
 	@"$$PYTHON" -m venv .venv || { echo "syncbed: no venv module; on Debian: apt-get install python3-venv" >&2; exit 2; }
-	@.venv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r images/trainer/uv.txt
-	@$(UV) --require-hashes -r requirements/monitor.txt
+	@.venv/bin/pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r images/trainer/uv.txt
+	@$(UV) --no-build --require-hashes -r requirements/monitor.txt
 	@$(UV) --no-deps --build-constraints requirements/build.txt --editable .
 	@touch $@
 
 .venv/.dev: requirements/dev.txt .venv/.ready
 	@echo "installing the test tools into .venv (once)"
-	@$(UV) --require-hashes -r requirements/dev.txt
+	@$(UV) --no-build --require-hashes -r requirements/dev.txt
 	@touch $@
 
 .venv/.tensorboard: requirements/tensorboard.txt .venv/.ready
 	@echo "installing tensorboard into .venv (once)"
-	@$(UV) --require-hashes -r requirements/tensorboard.txt
+	@$(UV) --no-build --require-hashes -r requirements/tensorboard.txt
 	@touch $@
 
 TORCH_FILES := $(addprefix images/trainer/,install-torch.sh torch.txt torch-deps.txt torch-pypi.txt requirements.txt)
 .venv/.torch: $(TORCH_FILES) .venv/.ready
-	@case "$$WHEEL_INDEX" in ""|http://*|https://*|file://*) ;; \
+	@case "$$WHEEL_INDEX" in ""|file://*) ;; \
+	  *[@?\#]*) echo "syncbed: WHEEL_INDEX: an address with a user, password or query would stay in logs;" \
+	    "give it without, and put the password into ~/.netrc" >&2; exit 2;; \
+	  http://*|https://*) ;; \
 	  *) echo "syncbed: WHEEL_INDEX=$$WHEEL_INDEX: the URL of a Python package index, as https://host/path" >&2; exit 2;; esac
 	@echo "installing torch and MPI into .venv for local runs (once)"
 	@sh images/trainer/install-torch.sh .venv/bin/python
 	@set --; if [ -n "$$WHEEL_INDEX" ]; then set -- --index "$$WHEEL_INDEX" --index-strategy unsafe-first-match; fi; \
-	  $(UV) "$$@" --require-hashes -r images/trainer/requirements.txt
+	  $(UV) "$$@" --no-build --require-hashes -r images/trainer/requirements.txt
 	@touch $@

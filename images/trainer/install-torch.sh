@@ -17,11 +17,12 @@ uv() { "$python" -m uv "$@"; }
 
 if ! uv --version >/dev/null 2>&1; then
     if [ -z "${WHEEL_INDEX:-}" ] || \
-        ! pip_install --index-url "$WHEEL_INDEX" --require-hashes -r "$here/uv.txt" 2>/dev/null; then
-        pip_install --require-hashes -r "$here/uv.txt"
+        ! pip_install --index-url "$WHEEL_INDEX" --only-binary :all: --require-hashes -r "$here/uv.txt" 2>/dev/null; then
+        pip_install --only-binary :all: --require-hashes -r "$here/uv.txt"
     fi
 fi
-uv_install() { uv pip install --quiet --python "$python" "$@"; }
+# Wheels alone: what builds a source archive would be fetched without a hash and run.
+uv_install() { uv pip install --quiet --no-build --python "$python" "$@"; }
 torch() { uv_install -r "$here/torch.txt" --constraints "$here/torch-deps.txt" "$@"; } # uv checks a constraint's hashes
 
 if [ -n "${WHEEL_INDEX:-}" ]; then

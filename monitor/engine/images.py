@@ -66,8 +66,7 @@ def ensure(client: DockerClient, settings: dict[str, str], ask_again: bool = Fal
     if not (checkout.ROOT / "compose.yaml").exists():
         raise UserError("images are built from a checkout of syncbed: run this in one (its compose.yaml is not there)")
     index = settings.get("WHEEL_INDEX", "")
-    if index and not re.match(r"(https?|file)://", index):
-        raise UserError(f"WHEEL_INDEX={index}: the URL of a Python package index, as https://host/path")
+    _check_index(index)
     checkout.BUILD.mkdir(exist_ok=True)
     ca = _copy_ca(settings.get("CA_BUNDLE"))
     registry = _Registry(client, ask_again)
@@ -82,6 +81,20 @@ def ensure(client: DockerClient, settings: dict[str, str], ask_again: bool = Fal
         prometheus=_prometheus(client, prometheus_base),
         grafana=_grafana(client, grafana_base) if grafana_base else None,
     )
+
+
+def _check_index(index: str) -> None:
+    """Refuse what is no URL, and what may hold a secret: build arguments stay in an image's history. Raises UserError.
+
+    The Makefile has the same check for local runs. A secret is not repeated in the message.
+    """
+    if not index.startswith("file://") and re.search("[@?#]", index):
+        raise UserError(
+            "WHEEL_INDEX: an address with a user, password or query would stay in the image's history and in logs; "
+            "give it without, and name a mirror or proxy that asks for none (make torch reads ~/.netrc)"
+        )
+    if index and not re.match(r"(https?|file)://", index):
+        raise UserError(f"WHEEL_INDEX={index}: the URL of a Python package index, as https://host/path")
 
 
 def _trainer(client: DockerClient, base: str, index: str, ca: str) -> str:
@@ -146,12 +159,24 @@ class _Registry:
         return False
 
 
+def is_pinned(image: str) -> bool:
+    """Whether the name holds the image to its content: the engine verifies a digest; a registry can move a tag."""
+    return re.fullmatch(r"[^@]+@sha256:[0-9a-f]{64}", image) is not None
+
+
+def by_tag(base: str | None) -> list[str]:
+    """The bases that are named by a tag alone. `base`: BASE_IMAGE."""
+    return [name for name in (base or PYTHON_IMAGE, PROMETHEUS_IMAGE, GRAFANA_IMAGE) if not is_pinned(name)]
+
+
 def _base(registry: _Registry, image: str | None) -> str:
     """What the node image is built on. `image`: BASE_IMAGE, which goes first. Raises UserError."""
     if not image:
         return registry.get(PYTHON_IMAGE, DEBIAN_BASE) or _debian_base()
     if not re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9_.:/@-]*", image):
         raise UserError(f"BASE_IMAGE={image}: not the name of an image, such as debian:bookworm")
+    if "@" in image and not is_pinned(image):
+        raise UserError(f"BASE_IMAGE={image}: after the @, a digest is sha256: and 64 hexadecimal digits")
     if not _exists(registry.client, image) and not registry.pull(image):
         raise UserError(f"BASE_IMAGE={image}: neither here nor to be pulled; docker image ls shows what is here")
     return image
@@ -187,10 +212,12 @@ def _docker_build(name: str, dockerfile: str, tag: str, arguments: dict[str, str
     command = [cli, "build", "--file", str(checkout.ROOT / dockerfile), "--tag", tag]
     for argument, value in (arguments or {}).items():
         command += ["--build-arg", f"{argument}={value}"]
+    variables = {"DOCKER_BUILDKIT": "1" if buildx else "0"}
     for proxy in ("http_proxy", "https_proxy", "no_proxy"):  # predefined arguments: they leave no trace in the image
         if value := os.environ.get(proxy) or os.environ.get(proxy.upper()):
-            command += ["--build-arg", f"{proxy}={value}"]
-    _logged(f"{name} image", name, [*command, str(checkout.ROOT)], {"DOCKER_BUILDKIT": "1" if buildx else "0"})
+            command += ["--build-arg", proxy]  # its value, which may hold a password, is in no list of processes
+            variables[proxy] = value
+    _logged(f"{name} image", name, [*command, str(checkout.ROOT)], variables)
     return tag
 
 

@@ -107,6 +107,7 @@ def _engine(settings: dict[str, str]) -> Iterator[Finding]:
     yield from _guarded("docker disk", "docker", lambda: _docker_disk(client, info))
     yield from _ports(client, settings)
     yield _registry(client)
+    yield _bases(settings.get("BASE_IMAGE"))
 
 
 def _compose() -> Iterator[Finding]:
@@ -186,6 +187,13 @@ def _registry(client: DockerClient) -> Finding:
             fix = "images from Debian packages need root and debootstrap; or name one with BASE_IMAGE="
         return Finding("image registry", WARN, f"does not answer ({reason})", fix)
     return Finding("image registry", OK, f"has {images.PYTHON_IMAGE}")
+
+
+def _bases(base: str | None) -> Finding:
+    """Whether base images are held to their content. `base`: BASE_IMAGE."""
+    if names := images.by_tag(base):
+        return Finding("base images", OK, f"by tag, which a registry can move: {', '.join(names)} (docs/security.md)")
+    return Finding("base images", OK, "by digest")
 
 
 def _memory() -> Iterator[Finding]:

@@ -73,3 +73,12 @@ def test_settings_are_refused():
         doctor.command({"PROJECT": "A b"}, SimpleNamespace(json=False))
     with pytest.raises(UserError, match="STEPS=4: no such setting"):
         doctor.command({"STEPS": "4"}, SimpleNamespace(json=False))
+
+
+@pytest.mark.parametrize(
+    ("base", "named"), [(None, "python:"), ("mine:1", "mine:1"), ("mine@sha256:" + "0a" * 32, None)]
+)
+def test_bases_that_a_registry_can_move_are_told(base, named):
+    finding = doctor._bases(base)
+    assert finding.state == OK and "prom/prometheus:" in finding.found
+    assert (named or "by tag, which a registry can move: prom/") in finding.found and "mine@" not in finding.found

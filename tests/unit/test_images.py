@@ -266,3 +266,86 @@ def test_outside_a_checkout_it_says_so(tmp_path, monkeypatch):
 def test_a_base_image_without_a_name_is_refused_before_the_engine_is_asked(name):
     with pytest.raises(UserError, match=f"^BASE_IMAGE={re.escape(name)}: not the name of an image"):
         images._base(None, name)
+
+
+SECRETS = [
+    "https://user:s3cret@mirror.example/simple",
+    "http://s3cret@mirror.example/simple",
+    "https://:s3cret@mirror.example",
+    "https://user:pa/s3cret@mirror.example/simple",
+    "https://mirror.example/simple?token=s3cret",
+    "https://mirror.example/simple#s3cret",
+    "ftp://user:s3cret@mirror.example",
+    "user:s3cret@mirror.example",
+]
+
+
+@pytest.mark.parametrize("index", SECRETS)
+def test_a_wheel_index_with_a_secret_is_refused_without_repeating_it(index, checkout, built):
+    """sec-08: a build argument is in the image's history for everybody who gets the image."""
+    with pytest.raises(UserError, match=r"^WHEEL_INDEX: .*history.*without.*mirror or proxy") as refused:
+        images.ensure(built.engine, {"WHEEL_INDEX": index})
+    assert "s3cret" not in str(refused.value) and built.done == []
+
+
+@pytest.mark.parametrize("index", ["https://mirror.example:8443/a/simple", "file:///srv/wheels@2/simple", ""])
+def test_a_wheel_index_without_one_is_taken(index):
+    images._check_index(index)
+
+
+@pytest.mark.parametrize("name", ["http_proxy", "HTTPS_PROXY", "https_proxy"])
+def test_a_proxys_password_is_in_the_environment_of_a_build_and_not_in_its_words(name, checkout, monkeypatch):
+    for proxy in ("http_proxy", "https_proxy", "no_proxy"):
+        monkeypatch.delenv(proxy, raising=False)
+        monkeypatch.delenv(proxy.upper(), raising=False)
+    monkeypatch.setenv(name, "http://user:s3cret@proxy.example:3128")
+    calls = []
+    monkeypatch.setattr(images.compose, "docker_cli", lambda: "docker")
+    monkeypatch.setattr(images.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=1))
+    monkeypatch.setattr(images, "_logged", lambda what, name, command, variables: calls.append((command, variables)))
+    images._docker_build("x", "Dockerfile", "x:1")
+    ((command, variables),) = calls
+    assert not [word for word in command if "s3cret" in word]
+    assert command[command.index("--build-arg") + 1] == name.lower()
+    assert variables[name.lower()] == "http://user:s3cret@proxy.example:3128"
+
+
+DIGEST = "sha256:" + "0a" * 32
+
+
+@pytest.mark.parametrize("name", ["mine", "mine:1", "host.example:5000/a/mine:1"])
+def test_a_base_image_can_be_held_to_its_digest(name, checkout, built):
+    base = f"{name}@{DIGEST}"
+    built.engine.tags |= {base, images.PROMETHEUS_IMAGE, images.GRAFANA_IMAGE}
+    images.ensure(built.engine, {"BASE_IMAGE": base})
+    assert built.done[0][2]["BASE_IMAGE"] == base
+    assert images.is_pinned(base) and base not in images.by_tag(base)
+
+
+@pytest.mark.parametrize("digest", ["", "sha256:", DIGEST[:-1], DIGEST + "0", DIGEST.upper(), "md5:0a", f"x@{DIGEST}"])
+def test_a_digest_that_is_none_is_refused_before_the_engine_is_asked(digest):
+    with pytest.raises(UserError, match="after the @, a digest is sha256: and 64 hexadecimal digits"):
+        images._base(None, f"mine@{digest}")
+
+
+def test_the_bases_of_this_commit_are_named_by_exact_versions():
+    for name in images.by_tag(None):
+        assert re.search(r":v?\d+\.\d+\.\d+", name), f"{name}: latest moves by itself"
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_no_base_is_built_of_packages_that_cannot_be_verified(content, tmp_path):
+    """debootstrap itself only warns, and packages run as root."""
+    (tmp_path / "bin").mkdir()
+    for name, text in {"id": "echo 0", "debootstrap": f"touch {tmp_path}/was-run", "docker": "cat >/dev/null"}.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    keys = tmp_path / "keys.gpg"
+    if content is not None:
+        keys.write_text(content)
+    variables = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "DEBIAN_KEYRING": str(keys), "TMPDIR": str(tmp_path)}
+    script = Path(__file__).parents[2] / "images/base/build.sh"
+    done = subprocess.run(["sh", str(script), "x:1"], env=variables, capture_output=True, text=True)
+    assert done.returncode == 1 and "install debian-archive-keyring" in done.stderr
+    assert not (tmp_path / "was-run").exists()
+    assert "--force-check-gpg" in script.read_text()

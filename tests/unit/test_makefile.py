@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_images import SECRETS
 
 ROOT = Path(__file__).parents[2]
 LINTERS = ["ruff", "lint-imports", "shellcheck", "hadolint", "zizmor", "basedpyright"]
@@ -156,6 +157,14 @@ def test_a_wheel_index_that_is_no_url_is_said_before_anything_is_installed(folde
     calls, done = make(folder, "torch", "WHEEL_INDEX=x;y", ready=[".ready"])
     assert (calls, done.returncode) == ([], 2)
     assert done.stderr.startswith("syncbed: WHEEL_INDEX=x;y: the URL of a Python package index")
+
+
+@pytest.mark.parametrize("index", SECRETS)
+def test_a_wheel_index_with_a_secret_is_refused_without_repeating_it(folder, index):
+    calls, done = make(folder, "torch", f"WHEEL_INDEX={index}", ready=[".ready"])
+    assert (calls, done.returncode) == ([], 2)
+    assert done.stderr.startswith("syncbed: WHEEL_INDEX: an address with a user, password or query")
+    assert "s3cret" not in done.stdout + done.stderr
 
 
 def test_a_python_that_is_not_there_is_said(folder):

@@ -126,6 +126,17 @@ def test_installations_are_held_to_hashes(path):
         assert "--require-hashes" in call or by_version or own_package, call
 
 
+@pytest.mark.parametrize("path", ["Makefile", "images/trainer/Dockerfile", "images/trainer/install-torch.sh"])
+def test_no_source_archive_is_built(path):
+    """sec-08: its build backend, and what that wants to have installed, would run; the latter is in no lock file."""
+    text = (ROOT / path).read_text().replace("\\\n", " ")
+    calls = [line for line in text.splitlines() if "--require-hashes" in line or "uv pip install" in line]
+    calls = [line for line in calls if not line.startswith(("#", "UV :=")) and "uv_install --require" not in line]
+    assert calls
+    for call in calls:
+        assert "--no-build" in call.split() or "--only-binary :all:" in call, call
+
+
 def test_no_other_dockerfile_installs_python_packages():
     for path in [*(ROOT / "images").rglob("*Dockerfile"), ROOT / "grafana/Dockerfile"]:
         if path.parent.name != "trainer":
