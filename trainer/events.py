@@ -231,6 +231,10 @@ class Fault(Event):
     error: str | None = None  # why it could not be done
 
 
+class EventFault(ValueError):
+    """An event that is not what it says it is, or not its rank's to send. str() is one line that begins with "it"."""
+
+
 HEARTBEAT_SECONDS = 2.0
 _KINDS: dict[str, type[Event]] = {kind.__name__.lower(): kind for kind in Event.__subclasses__()}
 _lock = threading.Lock()

@@ -16,6 +16,7 @@ from monitor.interrupt import Stop
 from monitor.run.casualties import Casualties
 from monitor.run.injection import Injector
 from monitor.run.rank_state import RankState
+from monitor.run.rank_stream import RankStream
 from monitor.run.verdict import Failure, verdict
 from monitor.runtime.base import Job, Output, Runtime
 from trainer import events
@@ -50,6 +51,7 @@ class Supervisor:
         self.base = base
         now = time.monotonic()
         self.ranks = [RankState(last_sign=now) for _ in job.seats]
+        self._streams = [RankStream(job.spec, seat.rank, base) for seat in job.seats]
         self._casualties = Casualties(job, self.ranks, self._name, lambda event: self.on_event(event))
         self._output: Queue[Output] = Queue()
         self._stopping = False
@@ -111,7 +113,7 @@ class Supervisor:
             if now - last_look > ASLEEP_SECONDS:
                 self._casualties.forget(now)
             last_look = now
-            if any(rank.busy for rank in self.ranks) or self._casualties.end_the_run(now):
+            if any(rank.busy or rank.breach for rank in self.ranks) or self._casualties.end_the_run(now):
                 return True
         self._casualties.settle()
         return True
@@ -137,7 +139,13 @@ class Supervisor:
         if output.line is None:
             state.ended = True
             return
-        event = events.parse(output.line) if output.stream == "stdout" else None
+        if state.breach:
+            return
+        try:
+            event = self._streams[output.rank].event(output.line) if output.stream == "stdout" else None
+        except events.EventFault as fault:
+            self._blame(output.rank, str(fault))
+            return
         if event is None:
             state.tail.append(output.line)
             return
@@ -159,6 +167,11 @@ class Supervisor:
         if isinstance(event, events.Step):
             self.injector.note_step(event)
         self.on_event(event)
+
+    def _blame(self, rank: int, breach: str) -> None:
+        """The rank sent what it may not: the run ends with that as its cause."""
+        self.ranks[rank].breach = breach
+        self.on_event(events.Failed(rank=rank, kind="own", message=breach))
 
     def _begin(self, rank_0: RankState) -> None:
         """Rank 0 holds its node, so that all nodes are this run's: bring about its conditions, let the ranks start."""

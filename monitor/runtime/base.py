@@ -2,6 +2,7 @@
 
 import codecs
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,10 +12,14 @@ from queue import Queue
 from monitor.capabilities import Capabilities
 from monitor.conditions.conditions import Conditions
 from monitor.conditions.faults import Fault
+from monitor.errors import UserError
 from monitor.metrics.sampling import Row
 from node.limits import Limits
+from trainer.checkpoint_folder import FOLDER
 from trainer.layout import Seat, on_node, seats
 from trainer.spec import RunSpec
+
+FETCHED = re.compile(rf"{FOLDER}/step-[0-9]{{6,12}}|tensorboard")  # what ranks write for the orchestrator to have
 
 
 @dataclass(frozen=True)
@@ -156,12 +161,19 @@ class Runtime(ABC):
     def relieve(self, fault: Fault) -> None:
         """Take it back, where it has been brought about in part too. Called by another thread. Raises UserError."""
 
-    @abstractmethod
     def fetch(self, job: Job, path: str) -> str:
         """Bring a folder that ranks wrote, named relative to SYNCBED_OUT, whole into the run's folder.
 
-        Returns its path there. Raises UserError when it cannot be had.
+        Returns its path there. Raises UserError when it cannot be had, or is no folder that ranks write.
         """
+        if not FETCHED.fullmatch(path):
+            raise UserError(f"{path[:100]!r} is no folder that ranks write; {FOLDER}/step-000040 would be one")
+        self._bring(job, path)
+        return path
+
+    @abstractmethod
+    def _bring(self, job: Job, path: str) -> None:
+        """As `fetch`, for a path that has been checked."""
 
     @abstractmethod
     def rows(self, job: Job, start: float, end: float, warn: Callable[[str], None]) -> list[Row]:

@@ -204,9 +204,8 @@ class DockerRuntime(Runtime):
     def relieve(self, fault: Fault) -> None:
         self._faults.relieve(fault)
 
-    def fetch(self, job: Job, path: str) -> str:
+    def _bring(self, job: Job, path: str) -> None:
         volumes.bring(self._containers[self.node_name(0)], f"/runs/{job.run_id}/{path}", job.run_folder / path)
-        return path
 
     def rows(self, job: Job, start: float, end: float, warn: Callable[[str], None]) -> list[Row]:
         url = self._urls().get("prometheus")

@@ -135,10 +135,9 @@ class LocalRuntime(Runtime):
         self._agents.append(agent)
         self._sampler.watch(self.node_name(node), _pipe(agent.stdout))
 
-    def fetch(self, job: Job, path: str) -> str:
+    def _bring(self, job: Job, path: str) -> None:
         if not (job.run_folder / path).is_dir():
             raise UserError(f"{job.run_folder / path} is not there")
-        return path
 
     def rows(self, job: Job, start: float, end: float, warn: Callable[[str], None]) -> list[Row]:
         return [row for row in self._sampler.rows() if start - 1 <= row.time <= end + 1]
