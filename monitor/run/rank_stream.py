@@ -9,6 +9,7 @@ An EventFault is that rank's fault: the run fails and names it.
 import re
 from collections import Counter
 
+from monitor.runtime.streams import most_steps
 from trainer import events
 from trainer.checkpoint_folder import FOLDER, name_of
 from trainer.events import EventFault
@@ -37,7 +38,6 @@ ONCE = (
     *(events.Started, events.Ready, events.Trained, events.Served, events.Watched, events.Evaluated, events.Finished),
 )
 WARNINGS = 1000
-MOST_SAMPLES = 1_000_000  # of training; no data set has as many
 FAILURES = ("own", "peer", "deadline", "mismatch", "input")  # a Failed's kinds
 
 
@@ -124,11 +124,6 @@ class RankStream:
         if step in self._checkpoints:
             raise EventFault(f"it sent the checkpoint of step {step} twice")
         self._checkpoints.add(step)
-
-
-def most_steps(spec: RunSpec) -> int:
-    """No run of this spec has more steps."""
-    return spec.steps or (spec.epochs or 0) * max(1, -(-MOST_SAMPLES // spec.batch))
 
 
 def is_proxy(command: list[str], rank: int) -> bool:

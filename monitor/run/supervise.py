@@ -27,6 +27,8 @@ CLOCK_SET = (
     "this machine's clock was set {} by {:.0f} s in mid-run, or the machine slept; the run's times are told as if it "
     "had gone on evenly, and metrics.csv may lack rows from there on"
 )
+MOST_AT_ONCE = 10_000  # lines taken in before ranks are looked after again
+TAIL_CHARACTERS = 10_000  # that are kept of a line which is no event
 TERM_SECONDS = 5.0
 KILL_SECONDS = 10.0
 
@@ -127,10 +129,9 @@ class Supervisor:
 
     def _listen(self, seconds: float) -> None:
         try:
-            output = self._output.get(timeout=seconds)
-            while True:
-                self._take(output)
-                output = self._output.get_nowait()
+            self._take(self._output.get(timeout=seconds))
+            for _ in range(MOST_AT_ONCE):
+                self._take(self._output.get_nowait())
         except Empty:
             return
 
@@ -141,13 +142,16 @@ class Supervisor:
             return
         if state.breach:
             return
+        if output.breach:
+            self._blame(output.rank, output.breach)
+            return
         try:
             event = self._streams[output.rank].event(output.line) if output.stream == "stdout" else None
         except events.EventFault as fault:
             self._blame(output.rank, str(fault))
             return
         if event is None:
-            state.tail.append(output.line)
+            state.tail.append(output.line[:TAIL_CHARACTERS])
             return
         event = replace(event, time=CLOCK.steady(event.time))
         if not isinstance(event, events.Exited):  # which is its launcher's word

@@ -1,6 +1,5 @@
 """What a runtime offers. A run needs no more than this of the place where its ranks live."""
 
-import codecs
 import json
 import re
 from abc import ABC, abstractmethod
@@ -29,6 +28,7 @@ class Output:
     rank: int
     stream: str  # "stdout" or "stderr"
     line: str | None
+    breach: str | None = None  # how it broke its budget: then nothing else comes from it
 
 
 @dataclass(frozen=True)
@@ -197,19 +197,39 @@ class Runtime(ABC):
 
 
 class Lines:
-    """Bytes as they come, lines as they end: split on bytes, decoded incrementally, a broken character replaced."""
+    """Bytes as they come, lines as they end: split on bytes, a broken character replaced.
 
-    def __init__(self):
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        self._rest = ""
+    `most`: bytes of a line; what is beyond them is dropped, and `cut` says that it was.
+    """
+
+    def __init__(self, most: int = 1 << 20):
+        self._most, self.cut = most, False
+        self._rest: list[bytes] = []
+        self._size = 0
 
     def feed(self, data: bytes) -> list[str]:
         """The lines that this piece completes."""
-        *lines, self._rest = (self._rest + self._decode(data)).split("\n")
+        first, *others = data.split(b"\n")
+        self._keep(first)
+        lines = []
+        for piece in others:
+            lines.append(self._line())
+            self._keep(piece)
         return lines
+
+    def _keep(self, piece: bytes) -> None:
+        """Add to the line that has not ended."""
+        room = self._most - self._size
+        self.cut = self.cut or len(piece) > room
+        if kept := piece[:room]:
+            self._rest.append(kept)
+            self._size += len(kept)
+
+    def _line(self) -> str:
+        line = b"".join(self._rest).decode("utf-8", "replace")
+        self._rest, self._size = [], 0
+        return line
 
     def end(self) -> list[str]:
         """The last line, when it had no end."""
-        rest = self._rest + self._decode(b"", final=True)
-        self._rest = ""
-        return [rest] if rest else []
+        return [self._line()] if self._rest else []

@@ -32,6 +32,7 @@ from monitor.runtime import preflight, volumes, wires
 from monitor.runtime.base import Job, Output, RankHandle, Runtime
 from monitor.runtime.docker_rank import PYTHON, DockerRank, Execution
 from monitor.runtime.node_faults import NodeFaults
+from monitor.runtime.streams import budget_of
 from node.leftovers import LAUNCHER
 from node.limits import Limits
 from trainer.checkpoint_folder import COMPLETE
@@ -177,7 +178,9 @@ class DockerRuntime(Runtime):
             api = self._client.api
             exec_id = api.exec_create(container.id, command, stdin=True, environment=mark)["Id"]
             stream = api.exec_start(exec_id, socket=True)
-        return DockerRank(stream, request, seat.rank, output, Execution(container, exec_id, job.run_id))
+        return DockerRank(
+            stream, request, seat.rank, output, Execution(container, exec_id, job.run_id), budget_of(job.spec)
+        )
 
     def apply_conditions(self, job: Job, warn: Callable[[str], None]) -> None:
         self._holding = True

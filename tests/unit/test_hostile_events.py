@@ -42,6 +42,9 @@ class Said(ScriptedRuntime):
     def start(self, job, seat, output):
         handle = super().start(job, seat, output)
         for item in self.after.get(seat.rank, ()):
+            if isinstance(item, Output):
+                output.put(item)
+                continue
             line = item if isinstance(item, str) else events.to_line(item)
             output.put(Output(seat.rank, "stdout", line))
         return handle
@@ -308,3 +311,16 @@ def test_warnings_have_a_budget(tmp_path):
     run, result = end_of(tmp_path, [events.Warning(rank=1, message="m")] * 2000, 1)
     check_blame(run, result, 1, "it sent more than 1000 warnings")
     assert len(result.warnings) < 1100
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_budget_that_is_broken_is_its_ranks_fault(tmp_path, rank, stream):
+    run, result = end_of(tmp_path, [Output(rank, stream, "", "it printed more than 67 MB")], rank)
+    check_blame(run, result, rank, "it printed more than 67 MB")
+
+
+def test_no_line_of_many_is_lost(tmp_path):
+    lines = [step(0, 4)] * 10_500
+    run, _ = end_of(tmp_path, lines)
+    assert len(run.recovery.supervisor.ranks[0].steps) == 10_501
