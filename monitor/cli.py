@@ -180,7 +180,7 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at exit
         return 0
     except (UserError, SpecError) as error:
-        print(f"syncbed: {error}", file=sys.stderr)
+        _complain(str(error))
         return getattr(error, "exit_code", BAD_INPUT)
     except KeyboardInterrupt:
         print("syncbed: interrupted", file=sys.stderr)
@@ -190,7 +190,7 @@ def main(argv: list[str] | None = None) -> int:
             traceback.print_exc()
         else:
             message = str(error) or "no message"
-            print(f"syncbed: {type(error).__name__}: {message} (DEBUG=1 shows where)", file=sys.stderr)
+            _complain(f"{type(error).__name__}: {message} (DEBUG=1 shows where)")
         return FAILED
 
 
@@ -212,6 +212,13 @@ def _command(words: list[str]) -> int:
         of_the_command_line.add("RUN")
     settings = {name: value for name, value in settings.items() if name not in of_the_command_line}
     return load(COMMANDS[args.command].handler)(settings, args) or 0
+
+
+def _complain(message: str) -> None:
+    """The line that says what went wrong, which may name things from outside."""
+    from monitor.console import say  # which takes its time
+
+    say(f"syncbed: {message}")
 
 
 def run() -> None:

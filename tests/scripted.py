@@ -53,6 +53,15 @@ def failed(rank, kind, message, suspect=None, after=0.0):
     return events.Failed(rank=rank, kind=kind, message=message, suspect_rank=suspect, time=NOW + after)
 
 
+def proxies(size):
+    """What Hydra prints (`mpiexec -launcher manual`)."""
+    hydra = "--control-port trainer-0:42587 --rmk user --launcher manual --demux poll --pgid 0 --retries 10 --usize -1"
+    gpus = "--pmi-port 0 --gpus-per-proc -2 --gpu-subdevs-per-proc -2 --proxy-id"
+    flags = f"{hydra} {gpus}".split()
+    lines = [["/opt/venv/bin/hydra_pmi_proxy", *flags, str(rank)] for rank in range(size)]
+    return events.Proxies(rank=0, commands=lines)
+
+
 def finished(rank):
     return [ready(rank), step(rank), events.Finished(rank=rank, peak_memory_bytes=1, cpu_seconds=1.0), exited(rank)]
 

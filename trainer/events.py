@@ -4,7 +4,7 @@ Every event carries `event` (its kind), `rank` and `time` (Unix seconds). The mo
 bars, results and error reports from this stream alone. Fields carry their unit in their name.
 
     write(Step(rank=0, step=1, ...))          # in the rank
-    parse('{"event": "step", ...}')           # in the monitor: the dataclass, or None for a line that is no event
+    parse('{"event": "step", ...}')           # in the monitor: the dataclass, None for a line that is no event
 """
 
 import json
@@ -12,8 +12,10 @@ import math
 import sys
 import threading
 import time as clock
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, TextIO
+
+from trainer.field_types import EventFault, checks_of
 
 PHASES = ("data", "forward", "backward", "sync", "optimizer")
 
@@ -233,6 +235,9 @@ class Fault(Event):
 
 HEARTBEAT_SECONDS = 2.0
 _KINDS: dict[str, type[Event]] = {kind.__name__.lower(): kind for kind in Event.__subclasses__()}
+_CHECKS = {name: checks_of(kind) for name, kind in _KINDS.items()}
+LINE_BYTES = 1 << 20  # the longest line
+MOST = 10**10  # the largest rank, step and time (Unix seconds)
 _lock = threading.Lock()
 
 
@@ -263,14 +268,34 @@ def write(event: Event, stream: TextIO | None = None) -> None:
 
 
 def parse(line: str) -> Event | None:
+    """As `decode`; None for what that refuses as well."""
+    try:
+        return decode(line)
+    except EventFault:
+        return None
+
+
+def decode(line: str) -> Event | None:
     """The event on this line; None when the line is no event (a library printed it).
 
-    Unknown fields are passed over.
+    Unknown fields are passed over. Raises EventFault for an event whose fields are not of their types.
     """
+    if len(line) > LINE_BYTES:
+        raise EventFault(f"it sent a line of {len(line)} characters; {LINE_BYTES} are the most")
     try:
         values = json.loads(line)
-        kind = _KINDS[values.pop("event")]
-        names = {f.name for f in fields(kind)}
-        return kind(**{name: value for name, value in values.items() if name in names})
-    except (ValueError, KeyError, TypeError, AttributeError):
+        name = values.pop("event")
+        kind, checks = _KINDS[name], _CHECKS[name]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError):
         return None
+    values = {key: value for key, value in values.items() if key in checks}
+    for key, value in values.items():
+        if not checks[key](value):
+            raise EventFault(f"it sent the event {name} with a value of {key} that is not of its type")
+    try:
+        event = kind(**values)
+    except TypeError:  # a field is missing
+        return None
+    if not (0 <= event.rank <= MOST and 0 <= getattr(event, "step", 0) <= MOST and 0 <= event.time <= MOST):
+        raise EventFault(f"it sent the event {name} with a rank, step or time that cannot be")
+    return event

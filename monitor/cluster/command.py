@@ -12,7 +12,7 @@ from docker.models.containers import Container
 from monitor import checkout
 from monitor.cluster import mending
 from monitor.cluster.settings import DOWN_SETTINGS, LOG_SETTINGS, SETTINGS, SHM_BYTES, ClusterSettings
-from monitor.console import say, tell_removed
+from monitor.console import plain, say, tell_removed
 from monitor.engine import compose, container_limits, images, inspection, naming, sdk
 from monitor.engine.alone import alone
 from monitor.engine.containers import (
@@ -127,7 +127,8 @@ def _show_status(rows: list[dict], addresses: dict[str, str]) -> None:
     print(f"{'name':12}{'state':10}{'health':11}{'address':16}{'cores':>6}{'GiB':>7}  run")
     for row in rows:
         size = f"{row['cpus']:>6g}{row['memory_bytes'] / 2**30:>7.2f}"
-        print(f"{row['name']:12}{row['state']:10}{row['health']:11}{row['address']:16}{size}  {row.get('run') or '-'}")
+        run = plain(str(row.get("run") or "-"))  # as the node's lock file has it
+        print(f"{row['name']:12}{row['state']:10}{row['health']:11}{row['address']:16}{size}  {run}")
     for service, url in addresses.items():
         print(f"{service}: {url}")
 

@@ -31,7 +31,8 @@ class CheckpointFetcher:
     def wait(self) -> None:
         """Wait for those that are on their way; remove one that was being written when the ranks ended."""
         wait([fetch for _, fetch in self._fetches])
-        for folder in (self._job.run_folder / FOLDER).glob("step-*"):
+        checkpoints = self._job.run_folder / FOLDER
+        for folder in () if checkpoints.is_symlink() else checkpoints.glob("step-*"):
             if not (folder / COMPLETE).exists():
                 shutil.rmtree(folder, ignore_errors=True)
 

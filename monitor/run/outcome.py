@@ -260,7 +260,7 @@ def seconds(record: RunRecord) -> Seconds:
     start = record.first.first_step
     startup = parts = training = None
     if start is not None:
-        launched = max(rank.started.time for rank in record.first.ranks if rank.started)
+        launched = max((rank.started.time for rank in record.first.ranks if rank.started), default=start)
         startup = start - record.began
         parts = StartupParts(prepare_and_launch=launched - record.began, import_and_build=start - launched)
         ends = [rank.trained for rank in record.ranks if rank.trained]

@@ -36,6 +36,7 @@ class RankState:
     evaluations: list[events.Monitored] = field(default_factory=list)
     finished: events.Finished | None = None
     failed: events.Failed | None = None
+    breach: str | None = None  # what it sent and may not: all that it says after that is dropped
     exited: events.Exited | None = None
     busy: str | None = None  # the run that holds its node
     silence: float = 0.0  # seconds without a sign of life, once they are too many
@@ -59,7 +60,7 @@ class RankState:
     @property
     def went_well(self) -> bool:
         """Whether it did all it had to."""
-        return bool(self.finished and self.exited and self.exited.code == 0)
+        return bool(self.finished and self.exited and self.exited.code == 0 and not self.breach)
 
     @property
     def vanished(self) -> bool:
@@ -70,7 +71,8 @@ class RankState:
     def in_trouble(self) -> bool:
         """Whether it shows that the run will not finish."""
         died = self.exited is not None and self.exited.code != 0
-        return bool(self.failed or self.silence or self.busy or died or (self.ended and not self.finished))
+        trouble = self.failed or self.breach or self.silence or self.busy
+        return bool(trouble or died or (self.ended and not self.finished))
 
     def end(self) -> str:
         """What became of a rank that did not finish, by the surest evidence."""

@@ -94,7 +94,9 @@ class Recorder:
                     self.runtime.push_checkpoint(self.job, self.plan.source.folder)
                 failure = self.recovery.run()
         except Busy:
-            shutil.rmtree(self.folder)  # nothing ran
+            if any(rank.started or rank.steps for rank in self.recovery.ranks):
+                raise  # something ran: its events stay
+            shutil.rmtree(self.folder)
             raise
         except UserError as error:
             failure = Failure("engine", str(error))

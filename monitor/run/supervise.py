@@ -16,6 +16,7 @@ from monitor.interrupt import Stop
 from monitor.run.casualties import Casualties
 from monitor.run.injection import Injector
 from monitor.run.rank_state import RankState
+from monitor.run.rank_stream import RankStream
 from monitor.run.verdict import Failure, verdict
 from monitor.runtime.base import Job, Output, Runtime
 from trainer import events
@@ -26,6 +27,8 @@ CLOCK_SET = (
     "this machine's clock was set {} by {:.0f} s in mid-run, or the machine slept; the run's times are told as if it "
     "had gone on evenly, and metrics.csv may lack rows from there on"
 )
+MOST_AT_ONCE = 10_000  # lines taken in before ranks are looked after again
+TAIL_CHARACTERS = 10_000  # that are kept of a line which is no event
 TERM_SECONDS = 5.0
 KILL_SECONDS = 10.0
 
@@ -50,6 +53,7 @@ class Supervisor:
         self.base = base
         now = time.monotonic()
         self.ranks = [RankState(last_sign=now) for _ in job.seats]
+        self._streams = [RankStream(job.spec, seat.rank, base) for seat in job.seats]
         self._casualties = Casualties(job, self.ranks, self._name, lambda event: self.on_event(event))
         self._output: Queue[Output] = Queue()
         self._stopping = False
@@ -111,7 +115,7 @@ class Supervisor:
             if now - last_look > ASLEEP_SECONDS:
                 self._casualties.forget(now)
             last_look = now
-            if any(rank.busy for rank in self.ranks) or self._casualties.end_the_run(now):
+            if any(rank.busy or rank.breach for rank in self.ranks) or self._casualties.end_the_run(now):
                 return True
         self._casualties.settle()
         return True
@@ -125,10 +129,9 @@ class Supervisor:
 
     def _listen(self, seconds: float) -> None:
         try:
-            output = self._output.get(timeout=seconds)
-            while True:
-                self._take(output)
-                output = self._output.get_nowait()
+            self._take(self._output.get(timeout=seconds))
+            for _ in range(MOST_AT_ONCE):
+                self._take(self._output.get_nowait())
         except Empty:
             return
 
@@ -137,9 +140,18 @@ class Supervisor:
         if output.line is None:
             state.ended = True
             return
-        event = events.parse(output.line) if output.stream == "stdout" else None
+        if state.breach:
+            return
+        if output.breach:
+            self._blame(output.rank, output.breach)
+            return
+        try:
+            event = self._streams[output.rank].event(output.line) if output.stream == "stdout" else None
+        except events.EventFault as fault:
+            self._blame(output.rank, str(fault))
+            return
         if event is None:
-            state.tail.append(output.line)
+            state.tail.append(output.line[:TAIL_CHARACTERS])
             return
         event = replace(event, time=CLOCK.steady(event.time))
         if not isinstance(event, events.Exited):  # which is its launcher's word
@@ -159,6 +171,11 @@ class Supervisor:
         if isinstance(event, events.Step):
             self.injector.note_step(event)
         self.on_event(event)
+
+    def _blame(self, rank: int, breach: str) -> None:
+        """The rank sent what it may not: the run ends with that as its cause."""
+        self.ranks[rank].breach = breach
+        self.on_event(events.Failed(rank=rank, kind="own", message=breach))
 
     def _begin(self, rank_0: RankState) -> None:
         """Rank 0 holds its node, so that all nodes are this run's: bring about its conditions, let the ranks start."""

@@ -41,10 +41,11 @@ def verdict(ranks: Sequence[RankState], name: Names) -> Failure | None:
     Ranks that the run went on without are no cause.
     """
     candidates = {rank: state for rank, state in enumerate(ranks) if not state.lost}
-    if all(state.went_well for state in candidates.values()):
+    if all(state.went_well for state in candidates.values()) and not any(state.breach for state in ranks):
         return None
     return (
-        _first("out_of_memory", candidates, name, lambda state: state.exited and state.exited.out_of_memory)
+        _breach(ranks, name)
+        or _first("out_of_memory", candidates, name, lambda state: state.exited and state.exited.out_of_memory)
         or _first("killed", candidates, name, lambda state: state.exited and state.exited.signal)
         or _first("lost", candidates, name, lambda state: state.vanished)
         or _own_error(candidates, name)
@@ -53,6 +54,16 @@ def verdict(ranks: Sequence[RankState], name: Names) -> Failure | None:
         or _most_suspected(ranks, candidates, name)
         or Failure("lost", "the run ended without a result")
     )
+
+
+def _breach(ranks: Sequence[RankState], name: Names) -> Failure | None:
+    """The failure of the first rank that sent what it may not. It is to blame whatever else was said: also when the run
+    went on without it.
+    """
+    for rank, state in enumerate(ranks):
+        if state.breach:
+            return _failure("error", rank, state, f"{name(rank)} misused its event stream", state.breach)
+    return None
 
 
 def _first(kind: str, candidates: Candidates, name: Names, shows: Callable[[RankState], object]) -> Failure | None:

@@ -1,7 +1,7 @@
 """What a runtime offers. A run needs no more than this of the place where its ranks live."""
 
-import codecs
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,10 +11,14 @@ from queue import Queue
 from monitor.capabilities import Capabilities
 from monitor.conditions.conditions import Conditions
 from monitor.conditions.faults import Fault
+from monitor.errors import UserError
 from monitor.metrics.sampling import Row
 from node.limits import Limits
+from trainer.checkpoint_folder import FOLDER
 from trainer.layout import Seat, on_node, seats
 from trainer.spec import RunSpec
+
+FETCHED = re.compile(rf"{FOLDER}/step-[0-9]{{6,12}}|tensorboard")  # what ranks write for the orchestrator to have
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,7 @@ class Output:
     rank: int
     stream: str  # "stdout" or "stderr"
     line: str | None
+    breach: str | None = None  # how it broke its budget: then nothing else comes from it
 
 
 @dataclass(frozen=True)
@@ -156,12 +161,19 @@ class Runtime(ABC):
     def relieve(self, fault: Fault) -> None:
         """Take it back, where it has been brought about in part too. Called by another thread. Raises UserError."""
 
-    @abstractmethod
     def fetch(self, job: Job, path: str) -> str:
         """Bring a folder that ranks wrote, named relative to SYNCBED_OUT, whole into the run's folder.
 
-        Returns its path there. Raises UserError when it cannot be had.
+        Returns its path there. Raises UserError when it cannot be had, or is no folder that ranks write.
         """
+        if not FETCHED.fullmatch(path):
+            raise UserError(f"{path[:100]!r} is no folder that ranks write; {FOLDER}/step-000040 would be one")
+        self._bring(job, path)
+        return path
+
+    @abstractmethod
+    def _bring(self, job: Job, path: str) -> None:
+        """As `fetch`, for a path that has been checked."""
 
     @abstractmethod
     def rows(self, job: Job, start: float, end: float, warn: Callable[[str], None]) -> list[Row]:
@@ -185,19 +197,39 @@ class Runtime(ABC):
 
 
 class Lines:
-    """Bytes as they come, lines as they end: split on bytes, decoded incrementally, a broken character replaced."""
+    """Bytes as they come, lines as they end: split on bytes, a broken character replaced.
 
-    def __init__(self):
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        self._rest = ""
+    `most`: bytes of a line; what is beyond them is dropped, and `cut` says that it was.
+    """
+
+    def __init__(self, most: int = 1 << 20):
+        self._most, self.cut = most, False
+        self._rest: list[bytes] = []
+        self._size = 0
 
     def feed(self, data: bytes) -> list[str]:
         """The lines that this piece completes."""
-        *lines, self._rest = (self._rest + self._decode(data)).split("\n")
+        first, *others = data.split(b"\n")
+        self._keep(first)
+        lines = []
+        for piece in others:
+            lines.append(self._line())
+            self._keep(piece)
         return lines
+
+    def _keep(self, piece: bytes) -> None:
+        """Add to the line that has not ended."""
+        room = self._most - self._size
+        self.cut = self.cut or len(piece) > room
+        if kept := piece[:room]:
+            self._rest.append(kept)
+            self._size += len(kept)
+
+    def _line(self) -> str:
+        line = b"".join(self._rest).decode("utf-8", "replace")
+        self._rest, self._size = [], 0
+        return line
 
     def end(self) -> list[str]:
         """The last line, when it had no end."""
-        rest = self._rest + self._decode(b"", final=True)
-        self._rest = ""
-        return [rest] if rest else []
+        return [self._line()] if self._rest else []

@@ -32,6 +32,7 @@ from monitor.runtime import preflight, volumes, wires
 from monitor.runtime.base import Job, Output, RankHandle, Runtime
 from monitor.runtime.docker_rank import PYTHON, DockerRank, Execution
 from monitor.runtime.node_faults import NodeFaults
+from monitor.runtime.streams import budget_of
 from node.leftovers import LAUNCHER
 from node.limits import Limits
 from trainer.checkpoint_folder import COMPLETE
@@ -177,7 +178,9 @@ class DockerRuntime(Runtime):
             api = self._client.api
             exec_id = api.exec_create(container.id, command, stdin=True, environment=mark)["Id"]
             stream = api.exec_start(exec_id, socket=True)
-        return DockerRank(stream, request, seat.rank, output, Execution(container, exec_id, job.run_id))
+        return DockerRank(
+            stream, request, seat.rank, output, Execution(container, exec_id, job.run_id), budget_of(job.spec)
+        )
 
     def apply_conditions(self, job: Job, warn: Callable[[str], None]) -> None:
         self._holding = True
@@ -204,9 +207,8 @@ class DockerRuntime(Runtime):
     def relieve(self, fault: Fault) -> None:
         self._faults.relieve(fault)
 
-    def fetch(self, job: Job, path: str) -> str:
+    def _bring(self, job: Job, path: str) -> None:
         volumes.bring(self._containers[self.node_name(0)], f"/runs/{job.run_id}/{path}", job.run_folder / path)
-        return path
 
     def rows(self, job: Job, start: float, end: float, warn: Callable[[str], None]) -> list[Row]:
         url = self._urls().get("prometheus")

@@ -13,7 +13,8 @@ from docker.utils import socket as docker_socket
 
 from monitor.engine import sdk
 from monitor.errors import UserError
-from monitor.runtime.base import Lines, Output, RankHandle
+from monitor.runtime.base import Output, RankHandle
+from monitor.runtime.streams import SHORT_RUN, Budget, RankOutput
 
 PYTHON = "python"
 KILLED, STOPPED = "its launcher was killed", "its node stopped or the engine went away"
@@ -73,7 +74,16 @@ def _since(container: Container) -> str:
 class DockerRank(RankHandle):
     """`stream`: of the attached exec, as the SDK hands it out. `request`: what the launcher reads first."""
 
-    def __init__(self, stream, request: bytes, rank: int, output: Queue[Output], execution: Execution):
+    def __init__(
+        self,
+        stream,
+        request: bytes,
+        rank: int,
+        output: Queue[Output],
+        execution: Execution,
+        budget: Budget = SHORT_RUN,
+    ):
+        self._lines = RankOutput(rank, output, budget)
         self._rank, self._output, self._stream, self._execution = rank, output, stream, execution
         self._ended = threading.Event()
         self._socket = getattr(stream, "_sock", stream)  # the SDK hands out a read-only view of the socket
@@ -98,16 +108,12 @@ class DockerRank(RankHandle):
             self._socket.sendall(line)
 
     def _read(self) -> None:
-        lines = {name: Lines() for name in STREAMS.values()}
         try:
             for number, data in docker_socket.frames_iter(self._socket, tty=False):
-                name = STREAMS[number]
-                for line in lines[name].feed(data):
-                    self._output.put(Output(self._rank, name, line))
+                self._lines.feed(STREAMS[number], data)
         except (OSError, ValueError, struct.error):
             pass  # the engine went away or the run was closed: the end of the stream says so
-        for name, rest in lines.items():
-            for line in rest.end():
-                self._output.put(Output(self._rank, name, line))
+        for name in STREAMS.values():
+            self._lines.end(name)
         self._ended.set()
         self._output.put(Output(self._rank, "stdout", None))

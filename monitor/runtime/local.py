@@ -22,8 +22,9 @@ from monitor.conditions.conditions import Conditions
 from monitor.conditions.faults import Fault
 from monitor.errors import UserError
 from monitor.metrics.sampling import Row, Sampler
-from monitor.runtime.base import Job, Lines, Output, RankHandle, Runtime
+from monitor.runtime.base import Job, Output, RankHandle, Runtime
 from monitor.runtime.ownership import STATE_PREFIX, own
+from monitor.runtime.streams import SHORT_RUN, Budget, RankOutput, budget_of
 from node import ending, mpi
 from node.facts import free_port
 from trainer.layout import Seat, on_node
@@ -105,7 +106,7 @@ class LocalRuntime(Runtime):
             launchers.append(process.pid)
             if len(launchers) == on_node(job.seats, seat.node):
                 self._start_agent(seat.node, launchers, state / "metrics")
-        return LocalRank(process, seat.rank, output)
+        return LocalRank(process, seat.rank, output, budget_of(job.spec))
 
     def apply_conditions(self, job: Job, warn: Callable[[str], None]) -> None:
         pass  # Conditions.of has refused any that were asked for
@@ -135,10 +136,9 @@ class LocalRuntime(Runtime):
         self._agents.append(agent)
         self._sampler.watch(self.node_name(node), _pipe(agent.stdout))
 
-    def fetch(self, job: Job, path: str) -> str:
+    def _bring(self, job: Job, path: str) -> None:
         if not (job.run_folder / path).is_dir():
             raise UserError(f"{job.run_folder / path} is not there")
-        return path
 
     def rows(self, job: Job, start: float, end: float, warn: Callable[[str], None]) -> list[Row]:
         return [row for row in self._sampler.rows() if start - 1 <= row.time <= end + 1]
@@ -166,10 +166,11 @@ class LocalRuntime(Runtime):
 class LocalRank(RankHandle):
     """`process`: its launcher, with pipes."""
 
-    def __init__(self, process: subprocess.Popen[bytes], rank: int, output: Queue[Output]):
+    def __init__(self, process: subprocess.Popen[bytes], rank: int, output: Queue[Output], budget: Budget = SHORT_RUN):
         self._process, self._stdin = process, _pipe(process.stdin)
+        lines = RankOutput(rank, output, budget)
         streams = [("stdout", process.stdout), ("stderr", process.stderr)]
-        readers = [threading.Thread(target=_read, args=(rank, *stream, output), daemon=True) for stream in streams]
+        readers = [threading.Thread(target=_read, args=(*stream, lines), daemon=True) for stream in streams]
         for reader in readers:
             reader.start()
         threading.Thread(target=_end, args=(rank, readers, process, output), daemon=True).start()
@@ -201,13 +202,10 @@ def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
     return stream
 
 
-def _read(rank: int, name: str, stream: io.BufferedReader, output: Queue[Output]) -> None:
-    lines = Lines()
+def _read(name: str, stream: io.BufferedReader, lines: RankOutput) -> None:
     while data := stream.read1(1 << 16):
-        for line in lines.feed(data):
-            output.put(Output(rank, name, line))
-    for line in lines.end():
-        output.put(Output(rank, name, line))
+        lines.feed(name, data)
+    lines.end(name)
 
 
 def _end(rank: int, readers: list[threading.Thread], process: subprocess.Popen, output: Queue[Output]) -> None:

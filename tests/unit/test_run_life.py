@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
-from scripted import ScriptedRuntime, finished, ready, step
+from scripted import ScriptedRuntime, finished, proxies, ready, step
 
 from monitor.errors import Busy, RunFailed
 from monitor.interrupt import SIGNALS, Stop
@@ -26,12 +26,12 @@ STARTED = events.Started(rank=0, world_size=1, host="here", pid=1, threads=1, in
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def recorder(runs, script, **more):
+def recorder(runs, script, spec=SPEC, **more):
     prepared = SimpleNamespace(key="key", label="a test's", manifest={"classes": ["a", "b"]})
     if isinstance(script[0], events.Ready):
         script = [STARTED, *script]
     runtime = ScriptedRuntime([script], **more)
-    return Recorder(runtime, Plan(SPEC, prepared, runs), Console(quiet=True), 0.0, Stop())
+    return Recorder(runtime, Plan(spec, prepared, runs), Console(quiet=True), 0.0, Stop())
 
 
 def result_of(folder):
@@ -110,7 +110,7 @@ def test_a_run_is_the_latest_once_it_holds_its_nodes(tmp_path):
 
 
 def test_a_run_that_failed_before_it_held_its_nodes_is_the_latest_in_the_end(tmp_path):
-    run = recorder(tmp_path, [events.Proxies(rank=0, commands=[["x"]])])
+    run = recorder(tmp_path, [proxies(1)], RunSpec(sync="psgd", transport="mpi", nodes=1, batch=4))
     assert run.follow().error.kind == "lost"
     assert (tmp_path / "latest").readlink().name == run.folder.name
 

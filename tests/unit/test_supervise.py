@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from scripted import ScriptedRuntime, exited, failed, finished, no_waiting, ready, step, supervise
+from scripted import ScriptedRuntime, exited, failed, finished, no_waiting, proxies, ready, step, supervise
 
 from monitor.errors import UserError
 from monitor.interrupt import Stop
@@ -133,7 +133,7 @@ def test_nodes_are_taken_in_the_order_of_ranks():
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_with_mpi_the_others_start_once_rank_0_has_told_the_proxies(nodes):
-    told = events.Proxies(rank=0, commands=[["proxy", str(rank)] for rank in range(nodes)])
+    told = proxies(nodes)
     asked = []
 
     class Asked(ScriptedRuntime):
@@ -145,7 +145,7 @@ def test_with_mpi_the_others_start_once_rank_0_has_told_the_proxies(nodes):
     spec = RunSpec(sync="psgd", transport="mpi", nodes=nodes, batch=4 * nodes)
     assert Supervisor(runtime, Job("r", spec, "key", Path()), lambda event: None).run() is None
     assert asked[0] == {"world_size": nodes, "host": "trainer-0"}
-    assert sorted(mpi["proxy"] for mpi in asked[1:]) == [["proxy", str(rank)] for rank in range(1, nodes)]
+    assert sorted(mpi["proxy"] for mpi in asked[1:]) == told.commands[1:]
 
 
 def test_a_process_manager_that_does_not_come_up_starts_nobody_else():
