@@ -8,6 +8,7 @@ from testbed import syncbed
 
 from benchmarks import chaos
 from monitor.engine import inspection
+from monitor.results import store
 
 # Every fault once, over strategies that meet it differently; `make chaos` does them all.
 CASES = [
@@ -38,7 +39,7 @@ def test_what_is_stated_comes_of_it_and_nothing_is_left(cluster, tmp_path, fault
     before = given(cluster)
     run = begin(cluster, tmp_path, fault, sync)
     _, out = run.finish()
-    assert chaos.judge(fault, sync, run.result())["wrong"] is None, out
+    assert chaos.judge(fault, sync, store.load(run.run.name, run.runs))["wrong"] is None, out
     assert given(cluster) == before
     assert untouched(cluster)
     moments = [event["moment"] for event in run.events("fault")]
