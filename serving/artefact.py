@@ -77,7 +77,11 @@ class Predictor:
 
 
 def write(folder: Path, module_state: dict[str, torch.Tensor], about: About) -> None:
-    """Write the artefact into an existing folder. Raises OSError, and ArtefactError for weights that are not finite."""
+    """Write the artefact into an existing folder.
+
+    Raises OSError, and ArtefactError for weights that are not finite or not this model's.
+    """
+    check_state(module_state, about)
     broken = next((n for n, v in module_state.items() if v.is_floating_point() and not v.isfinite().all()), None)
     if broken:
         raise ArtefactError(f"{broken} is not finite: training diverged; a smaller LR= would do")
@@ -107,9 +111,9 @@ def read(folder: Path) -> About:
     return about
 
 
-def _check(about: About) -> None:
+def _check(about: About, is_written: bool = True) -> None:
     """Raise ValueError for names, counts and digests of forms that we do not write."""
-    if not is_run(about.run) or not is_sha256(about.sha256):
+    if not is_run(about.run) or (is_written and not is_sha256(about.sha256)):
         raise ValueError("run is no name of a run, or sha256 no digest")
     names = about.classes
     if not isinstance(names, list) or not 1 <= len(names) <= MOST_CLASSES:
@@ -119,6 +123,21 @@ def _check(about: About) -> None:
     numbers = [*about.mean, *about.std, *about.shape]
     if not all(isinstance(number, int | float) for number in numbers) or not isinstance(about.model, str):
         raise ValueError("mean, std and shape are numbers, model is text")
+
+
+def check_state(module_state: dict[str, torch.Tensor], about: About) -> None:
+    """Raise ArtefactError unless these are the weights of the model that is named: a checkpoint may say anything."""
+    try:
+        _check(about, is_written=False)
+        if about.model not in MODELS or tuple(about.shape) not in MODELS[about.model].shapes:
+            raise ValueError(f"model {about.model[:80]} of {about.shape} is not known here")
+        with torch.device("meta"):  # of no memory
+            module = load_place(MODELS[about.model].place)(len(about.classes), about.image_shape)
+        wanted = {name: value.shape for name, value in module.state_dict().items()}
+        if {name: value.shape for name, value in module_state.items()} != wanted:
+            raise ValueError(f"its weights are not those of {about.model} with {len(about.classes)} classes")
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ArtefactError(f"this checkpoint cannot be exported: {error}; train again") from None
 
 
 def _check_weights(path: Path, module: torch.nn.Module) -> None:
