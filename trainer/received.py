@@ -25,7 +25,6 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 
 _LARGE = re.compile(rb"[0-9]{19}|[0-9.][eE]\+?[0-9]{3}")  # numbers that have to be looked at one by one
 _KINDS = {
     stat.S_IFLNK: "a symbolic link",
-    stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device",
@@ -48,6 +47,8 @@ def open_received(path: Path) -> BinaryIO:
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         raise _special(path, mode)
     return os.fdopen(descriptor, "rb")
 
