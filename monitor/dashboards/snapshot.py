@@ -23,6 +23,7 @@ from monitor.results.result import RUNNING
 from node.training_metrics import KEEP_SECONDS
 from trainer import events
 from trainer.files import whole_file
+from trainer.received import received_lines
 
 SETTINGS = {
     "RUNS_DIR": "folder of results; default: runs",
@@ -82,8 +83,8 @@ def _check_known(url: str, run: str, cluster: str, start: float, end: float) -> 
 def span(folder: Path) -> tuple[float, float]:
     """Unix seconds of a run's first and last event. Raises UserError."""
     try:
-        with (folder / "events.jsonl").open(encoding="utf-8") as lines:
-            times = [event.time for line in lines if (event := events.parse(line))]
+        lines = received_lines(folder / "events.jsonl")
+        times = [event.time for line in lines if (event := events.parse(line))]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"RUN={folder.name}: events.jsonl cannot be read ({error})") from None
     if not times:

@@ -19,11 +19,13 @@ import numpy as np
 from monitor.data import folders
 from monitor.data.store import Content, Prepared, image_shape, prepare_once
 from monitor.errors import UserError
+from trainer.received import read_received
 from trainer.registry import DataSet
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
 SHA256 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"  # as Keras and torchvision have it
 INNER = "cifar-10-batches-py"  # the archive's folder
+MOST_BYTES = 1 << 30  # of a batch; the public ones have 31 MB
 META, TEST, TRAIN = "batches.meta", "test_batch", re.compile(r"data_batch_([1-9]\d*)")
 PUBLIC_BATCHES = [META, *(f"data_batch_{i}" for i in range(1, 6)), TEST]
 
@@ -41,10 +43,14 @@ def prepare(dataset: DataSet, *, seed: int, data_dir: Path | None, cache: Path, 
 
     def make() -> Content:
         say(f"preparing CIFAR-10 from {folder}")
-        files = ((name, folders.readable(folder / name, Path.read_bytes)) for name in names)
+        files = ((name, folders.readable(folder / name, _read)) for name in names)
         return _content(dataset, files, folder, f"a folder of {len(names)} files, digest {digest}")
 
     return prepare_once(cache, f"cifar10-{digest[:12]}", make, say, verify)
+
+
+def _read(path: Path) -> bytes:
+    return read_received(path, MOST_BYTES)
 
 
 def _from_archive(dataset: DataSet, cache: Path, say, verify: bool) -> Prepared:
@@ -66,7 +72,7 @@ def _members(tar: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
     for member in tar:
         file = tar.extractfile(member) if member.isreg() and member.name in names else None
         if file is not None:
-            yield names[member.name], file.read()
+            yield names[member.name], file.read(MOST_BYTES)
 
 
 def _layout(data_dir: Path) -> tuple[Path, list[str]]:
@@ -122,7 +128,7 @@ def _batch(batch: dict, dataset: DataSet, path: Path) -> tuple[np.ndarray, np.nd
         raise UserError(f"{path}: {count} labels for {len(images)} images; one label an image would do")
     for label in labels:
         if type(label) is not int or not 0 <= label < dataset.classes:
-            raise UserError(f"{path}: label {label!r}; whole numbers from 0 to {dataset.classes - 1} would do")
+            raise UserError(f"{path}: label {_shown(label)}; whole numbers from 0 to {dataset.classes - 1} would do")
     return images.reshape(-1, *shape), np.array(labels, np.int64)
 
 
@@ -132,6 +138,14 @@ def _class_names(meta: dict, classes: int, path: Path) -> list[str]:
     if not isinstance(names, list) or len(names) != classes or not all(isinstance(name, str) for name in names):
         raise UserError(f"{path}: label_names is no list of {classes} names; the batches.meta of CIFAR-10 would do")
     return names
+
+
+def _shown(label: object) -> str:
+    """A label for an error: what is not short is named by its type, as its text may be of any length."""
+    is_short = type(label) in (bool, float, type(None)) or (type(label) is int and abs(label) < 10**18)
+    if is_short or (isinstance(label, str | bytes) and len(label) <= 80):
+        return repr(label)
+    return f"of type {type(label).__name__}"
 
 
 class _Dtype:

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from monitor.data.store import sha256
 from monitor.errors import UserError
+from trainer.received import ReceivedError
 
 T = TypeVar("T")
 
@@ -35,6 +36,8 @@ def readable(path: Path, read: Callable[[Path], T]) -> T:
     """read(path). Raises UserError that names the file when the system does not let it be read."""
     try:
         return read(path)
+    except ReceivedError as error:
+        raise UserError(f"{path}: not read: {error}") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); make it a readable file") from error
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from monitor.errors import UserError
+from trainer.received import open_received
 
 GZIP, ZEROS_AND_UBYTE = b"\x1f\x8b", b"\x00\x00\x08"
 MOST = 300_000  # items in a file; a file that unpacks to more than it should hold is never unpacked whole
@@ -18,7 +19,7 @@ MOST = 300_000  # items in a file; a file that unpacks to more than it should ho
 
 def read(path: Path, item: tuple[int, ...]) -> np.ndarray:
     """The array uint8 (n, *item) in the file. Raises UserError, in one line, for any other content, OSError as open."""
-    with path.open("rb") as file:
+    with open_received(path) as file:
         packed = file.read(2) == GZIP
         file.seek(0)
         try:

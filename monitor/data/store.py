@@ -8,6 +8,7 @@ removes. The kernel releases the lock when its holder dies.
 import errno
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from monitor.errors import RunFailed, UserError
 from trainer import files
 from trainer.checkpoint_folder import sha256
 from trainer.files import HashingFile
+from trainer.received import load_json
 from trainer.registry import DataSet, Shape
 
 SCHEMA = 1
@@ -126,7 +128,7 @@ def _damaged(path: Path, verify: bool) -> Path | None:
         return path / "manifest.json"
     for name, file in manifest["files"].items():
         try:
-            same = (path / name).stat().st_size == file["bytes"]
+            same = os.lstat(path / name).st_size == file["bytes"]
             if not same or (verify and sha256(path / name) != file["sha256"]):
                 return path / name
         except OSError:
@@ -137,11 +139,12 @@ def _damaged(path: Path, verify: bool) -> Path | None:
 def _manifest(path: Path) -> dict | None:
     """What manifest.json says; None when it is of another schema, or not as it was written."""
     try:
-        manifest = json.loads((path / "manifest.json").read_text())
+        manifest = load_json(path / "manifest.json")
         digest = manifest.pop("sha256")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return manifest if digest == _digest(manifest) and manifest.get("schema") == SCHEMA else None
+    is_ours = digest == _digest(manifest) and manifest.get("schema") == SCHEMA
+    return manifest if is_ours and manifest["files"].keys() == {f"{name}.npy" for name in ARRAYS} else None
 
 
 def _digest(manifest: dict) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from monitor.data import folders
 from monitor.data.store import Content, Prepared, image_shape, prepare_once
 from monitor.errors import UserError
+from trainer.received import open_received
 from trainer.registry import DataSet
 
 MIRROR = "http://ufldl.stanford.edu/housenumbers/"
@@ -86,7 +87,7 @@ def read(path: Path, dataset: DataSet) -> tuple[np.ndarray, np.ndarray]:
     """
     from scipy.io import loadmat, whosmat  # takes a while to import
 
-    with path.open("rb") as file:
+    with open_received(path) as file:
         try:
             shapes = {name: shape for name, shape, _ in whosmat(file)}
         except Exception as error:  # broken files raise nearly anything: scipy's reader checks little

@@ -21,6 +21,7 @@ from monitor.statistics.estimate import Estimate, ratio
 from trainer import events
 from trainer.events import PHASES
 from trainer.layout import SERVER
+from trainer.received import received_lines
 from trainer.registry import SYNCS
 
 SecondsOf = Literal["step", "training"]
@@ -180,8 +181,8 @@ def _slowest_seconds(steps: list[events.Step], ends: list[events.Trained]) -> fl
 def events_of(folder: Path) -> list[events.Event]:
     """Every event that a run recorded. Raises UserError."""
     try:
-        with (folder / "events.jsonl").open(encoding="utf-8") as lines:
-            return [event for line in lines if (event := events.parse(line))]
+        lines = received_lines(folder / "events.jsonl")
+        return [event for line in lines if (event := events.parse(line))]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"run {folder.name}: events.jsonl cannot be read ({error})") from None
 

@@ -22,8 +22,10 @@ from monitor.experiments.claims import Claim, Strict
 from monitor.experiments.figures import RateOf, SecondsOf
 from monitor.results.problem import first_problem
 from monitor.runtime.base import Runtime
+from trainer.received import read_received
 
 OURS = Path(__file__).parent / "presets"
+MOST_BYTES = 1 << 20  # of a file
 Words = dict[str, str]
 
 
@@ -151,12 +153,12 @@ def read(name: str, scale: str) -> Preset:
     """The preset of ours called `name`, or the file of that path. Raises UserError in one line."""
     path = OURS / f"{name}.toml" if not name.endswith(".toml") else Path(name).expanduser()
     try:
-        text = toml.loads(path.read_text())
+        text = toml.loads(read_received(path, MOST_BYTES).decode())
     except FileNotFoundError:
         names = ", ".join(sorted(path.stem for path in OURS.glob("*.toml")))
         reason = "no such file; " if name.endswith(".toml") else ""
         raise UserError(f"REPORT={name}: {reason}one of: {names}; or the path of a .toml file of your own") from None
-    except (OSError, UnicodeDecodeError, toml.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError, toml.TOMLDecodeError) as error:
         raise UserError(f"REPORT={name}: cannot be read: {' '.join(str(error).split())}") from None
     try:
         file = File.model_validate(text)

@@ -15,8 +15,11 @@ from monitor.experiments.sweep_folder import unwritable
 from monitor.results import store
 from monitor.results.result import FINISHED, Result
 from trainer.files import write_whole
+from trainer.names import is_run
+from trainer.received import ReceivedError, load_json
 
 SCHEMA = 1
+MOST_REPEATS = 10_000
 
 
 @dataclass(frozen=True)
@@ -102,21 +105,37 @@ class Sweep:
 def load(folder: Path) -> Sweep:
     """The sweep of this folder. Raises UserError in one line."""
     try:
-        values = json.loads((folder / "sweep.json").read_text())
+        values = load_json(folder / "sweep.json")
         if values["schema"] > SCHEMA:
             raise UserError(f"{folder}: schema {values['schema']} is newer than this syncbed reads ({SCHEMA})")
-        return Sweep(
-            folder,
-            values["asked"],
-            [Cell(**cell) for cell in values["cells"]],
-            values["notes"],
-            [Try(**attempt) for attempt in values["tries"]],
-        )
+        cells = [Cell(**cell) for cell in values["cells"]]
+        tries = [Try(**attempt) for attempt in values["tries"]]
+        _check(values["asked"], cells, values["notes"], tries)
+        return Sweep(folder, values["asked"], cells, values["notes"], tries)
     except FileNotFoundError:
         have = ", ".join(sorted(path.parent.name for path in folder.parent.glob("*/sweep.json"))[:5]) or "none yet"
         raise UserError(f"{folder}: no sweep there (in {folder.parent}: {have})") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except ReceivedError as error:
+        raise UserError(f"{folder}: {error}") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder}: sweep.json cannot be read ({error})") from None
+
+
+def _check(asked: object, cells: list[Cell], notes: object, tries: list[Try]) -> None:
+    """Raise ValueError for what no sweep has: values of other types, and names that lead out of its folder."""
+    if not all(isinstance(words, dict) for words in (asked, *(cell.words for cell in cells))) or not cells:
+        raise ValueError("asked and the words of each cell are objects, and there is a cell")
+    words = [word for words in (asked, *(cell.words for cell in cells)) for word in words.values()]  # pyright: ignore
+    if not isinstance(notes, list) or not all(isinstance(word, str) for word in (*words, *notes)):
+        raise ValueError("words and notes are text")
+    if not all(type(cell.repeats) is int and 1 <= cell.repeats <= MOST_REPEATS for cell in cells):
+        raise ValueError(f"repeats are from 1 to {MOST_REPEATS}")
+    for attempt in tries:
+        if attempt.run is not None and not is_run(attempt.run):
+            raise ValueError(f"{ascii(attempt.run)[:80]} is no name of a run")
+        is_text = attempt.error is None or isinstance(attempt.error, str)
+        if not is_text or not isinstance(attempt.seconds, int | float):
+            raise ValueError("a try has seconds, and an error as text or none")
 
 
 def named(settings: dict[str, str], asked: dict[str, str]) -> Path:

@@ -2,7 +2,9 @@
 
 import csv
 import math
+import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from monitor.results import store
 from monitor.results.attempts import without_repeats
 from monitor.results.result import Result
 from trainer import events
+from trainer.received import ReceivedError, received_lines
 
 TEXT = ("node",)
 UNWRITABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
@@ -34,11 +37,14 @@ class Run:
 
 def load(folder: Path) -> Run:
     """Read a run's folder. Raises UserError in one line; what a run that failed early or goes on lacks is empty."""
-    result = store.parse(folder.name, writable(store.read(folder.name, folder.parent)))
+    document = store.read(folder.name, folder.parent) | {"id": store.folder_of(folder.name, folder.parent).name}
+    result = store.parse(folder.name, writable(document))
     try:
         recorded = [event for line in _lines(folder / "events.jsonl") if (event := events.parse(line))]
         rows = _rows(folder / "metrics.csv")
-    except (OSError, UnicodeDecodeError) as error:
+    except ReceivedError as error:
+        raise UserError(f"run {folder.name}: {error}") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"run {folder.name}: cannot be read ({error})") from None
     per_epoch = None
     steps: dict[int, list[events.Step]] = {}
@@ -70,8 +76,8 @@ def writable(value: Any) -> Any:
     return [writable(v) for v in value] if isinstance(value, list) else value
 
 
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+def _lines(path: Path) -> Iterator[str]:
+    return received_lines(path) if os.path.lexists(path) else iter(())
 
 
 def _rows(path: Path) -> list[Row]:

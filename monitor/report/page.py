@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from monitor.report.plots import Plot, alone, svg
-from monitor.results.table import Table, escape
+from monitor.results.table import Table, escape, paragraph, printed
 from trainer.files import write_whole
 
 
@@ -87,15 +87,15 @@ def html(page: Page, drawn: dict[str, str] | None = None) -> str:
 
 def markdown(page: Page, name: str) -> str:
     """The page as Markdown; plots are the SVG files beside it."""
-    parts = [f"# {escape(page.title)}", *map(escape, page.lead)]
+    parts = [f"# {escape(page.title)}", *map(paragraph, page.lead)]
     for section in page.sections:
         parts.append(f"## {escape(section.heading)}")
         for item in section.items:
             match item:
                 case str():
-                    parts.append(escape(item))
+                    parts.append(paragraph(item))
                 case Printed():
-                    parts.append("\n".join("    " + line for line in item.lines))
+                    parts.append(printed(item.lines))
                 case Table():
                     parts += [f"**{escape(item.title)}**", item.markdown()]
                 case _:

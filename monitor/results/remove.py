@@ -1,5 +1,6 @@
 """`syncbed rm`: remove runs, and nothing else."""
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -31,9 +32,7 @@ def command(settings: dict[str, str], args) -> int:
 
 def folder_of(name: str, runs: Path) -> Path:
     """The folder of a run that is in `runs` itself and not going on. Raises UserError."""
-    folder = runs / name
-    if folder.is_symlink() and name == "latest":
-        folder = runs / folder.readlink()
+    folder = store.folder_of(name, runs) if name == "latest" else runs / name
     if "/" in name or name in (".", "..") or folder.is_symlink() or not _written(folder):
         newest = ", ".join(path.name for path in store.folders(runs)[:3]) or "none yet"
         raise UserError(f"RUN={name}: no run of that id in {runs} (newest: {newest})")
@@ -48,7 +47,7 @@ def folder_of(name: str, runs: Path) -> Path:
 
 def _written(folder: Path) -> bool:
     """Whether a run was recorded there, if only in part."""
-    return any((folder / name).is_file() for name in ("result.json", "spec.json", "events.jsonl"))
+    return any(os.path.lexists(folder / name) for name in ("result.json", "spec.json", "events.jsonl"))
 
 
 def mend_latest(runs: Path) -> None:

@@ -1,6 +1,7 @@
 """result.json on disk: written whole or not at all, found, and read."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from monitor.results.problem import first_problem
 from monitor.results.result import FAILED, RUNNING, SCHEMA, Result
 from monitor.results.upgrade import upgrade
 from trainer import files
+from trainer.names import is_run
+from trainer.received import ReceivedError, load_json, refuse_special_parts
 
 KILLED = Error(
     kind="orchestrator",
@@ -40,19 +43,40 @@ def save(result: Result, folder: Path) -> None:
 
 def load(run: str, runs: Path) -> Result:
     """The result of a run by id, or of the latest. Raises UserError in one line when it cannot be read."""
-    return parse(run, read(run, runs))
+    folder = folder_of(run, runs)
+    result = parse(run, read(run, runs))
+    return result if result.id == folder.name or folder == runs else result.model_copy(update={"id": folder.name})
+
+
+def folder_of(run: str, runs: Path) -> Path:
+    """The folder of a run by id, or of the latest, whose name is the run's id; it need not be there.
+
+    A link is followed only where it names a plain folder beside it: what was received may point anywhere.
+    Raises UserError.
+    """
+    folder = runs / run
+    try:
+        name = os.readlink(folder)  # noqa: PTH115 (a Path would tidy the text up)
+    except (OSError, ValueError):  # no link
+        return folder
+    if not is_run(name) or (folder.parent / name).is_symlink():
+        raise UserError(f"run {run}: {folder} points to {ascii(name)[:80]}, which is no run beside it; remove the link")
+    return folder.parent / name
 
 
 def read(run: str, runs: Path) -> dict[str, Any]:
     """The JSON document of a run by id, or of the latest, as it was written. Raises UserError in one line."""
-    folder = runs / run
+    folder = folder_of(run, runs)
     try:
-        document = json.loads((folder / "result.json").read_text())
+        refuse_special_parts(folder)
+        document = load_json(folder / "result.json")
         schema = document.get("schema") if isinstance(document, dict) else None
         if not isinstance(schema, int) or schema < 1:
             raise ValueError("not a result of syncbed")
     except FileNotFoundError:
         raise _not_found(run, runs) from None
+    except ReceivedError as error:
+        raise UserError(f"run {run}: {error}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"run {run}: result.json cannot be read ({error})") from None
     if schema > SCHEMA:
@@ -96,7 +120,18 @@ def _goes_on(result: Result) -> bool:
 def folders(runs: Path) -> list[Path]:
     """The run folders, newest first. Ids begin with the time, so names sort by age. Raises UserError."""
     try:
-        paths = [path for path in runs.iterdir() if (path / "result.json").exists()] if runs.is_dir() else []
+        paths = [path for path in runs.iterdir() if _has_result(path)] if runs.is_dir() else []
     except OSError as error:
         raise UserError(f"RUNS_DIR={runs}: cannot be read ({error.strerror or error})") from None
     return sorted((path for path in paths if not path.is_symlink()), key=lambda path: path.name, reverse=True)
+
+
+def _has_result(folder: Path) -> bool:
+    """Whether the folder has something called result.json. One that cannot be looked into is listed too."""
+    try:
+        os.lstat(folder / "result.json")
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return folder.is_dir()
+    return True

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -10,6 +11,10 @@ from monitor.statistics.estimate import Estimate
 
 Value = str | float | int | Estimate | None
 PER_CENT: Final = "%"
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # how a cell begins that a spreadsheet runs
+NUMBER = re.compile(r"-|[+-]?[0-9][0-9.,e+-]*%?")  # as text of ours has them; a dash is what is not known
+LEADING = re.compile(r"\A([0-9]{0,9})([#+=.)-])")
+UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 Places = (
     int | Literal["%"] | None
 )  # how a column is shown: its decimals, PER_CENT for a share of one, None for text and counts
@@ -47,14 +52,14 @@ class Table:
         """Values in full, RFC 4180; an empty field is a value that is not known. An interval is two columns more."""
         columns = []
         for heading, values in zip(self.headings, self._columns(), strict=True):
-            parts = [(heading, [v.value if isinstance(v, Estimate) else v for v in values])]
+            parts = [(heading, [v.value if isinstance(v, Estimate) else cell(v) for v in values])]
             if any(isinstance(v, Estimate) for v in values):
                 for end in ("low", "high"):
                     parts.append((f"{heading} {end}", [getattr(v, end, None) for v in values]))
             columns += parts
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow([heading for heading, _ in columns])
+        writer.writerow([cell(heading) for heading, _ in columns])
         writer.writerows(zip(*(["" if v is None else v for v in values] for _, values in columns), strict=True))
         return out.getvalue()
 
@@ -69,9 +74,31 @@ class Table:
 def escape(text: str) -> str:
     """Text in Markdown as it is: nothing in it is a cell's end, a tag or markup."""
     flat = " ".join(text.split())
-    for sign in "\\|<>*_`[]":
+    for sign in "\\|<>*_`[]~":
         flat = flat.replace(sign, {"<": "&lt;", ">": "&gt;"}.get(sign, "\\" + sign))
     return flat
+
+
+def paragraph(text: str) -> str:
+    """Text in Markdown as a paragraph: nothing at its beginning makes it a heading, a list or a rule."""
+    return LEADING.sub(r"\1\\\2", escape(text))
+
+
+def cell(value: Value) -> Value:
+    """A value for a CSV field: text that a spreadsheet would take for a formula gets an apostrophe before it."""
+    if not isinstance(value, str):
+        return value
+    value = value.replace("\r", "\n")  # which the writer quotes: a bare \r would begin another row
+    is_formula = value.lstrip(" ").startswith(FORMULA) and not NUMBER.fullmatch(value)
+    return f"'{value}" if is_formula else value
+
+
+def printed(lines: list[str]) -> str:
+    """Lines as a Markdown code block between fences that are longer than any in them."""
+    flat = [UNPRINTABLE.sub("\ufffd", " ".join(line.splitlines())) for line in lines]
+    longest = max((len(run) for line in flat for run in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return "\n".join([fence, *flat, fence])
 
 
 def spread(value: Estimate, places: int) -> str:

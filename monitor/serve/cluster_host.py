@@ -11,6 +11,7 @@ from monitor.engine.images import code_hash
 from monitor.engine.serving_ports import SERVICE, VARIABLES, ports_of
 from monitor.errors import UserError
 from monitor.runtime import volumes
+from monitor.serve import export
 
 VOLUME = "models"
 _STOP_SECONDS = 12  # as compose.yaml has it: the server ends within serving.server.DRAIN_SECONDS
@@ -52,8 +53,7 @@ class ClusterHost:
     def put(self, folder: Path, name: str) -> None:
         """Copy an artefact into the store."""
         image = self._refuse_other_code()
-        files = sorted(folder.iterdir(), key=lambda path: path.name == "model.json")
-        members = {name: None} | {f"{name}/{path.name}": path for path in files}
+        members = {name: None} | {f"{name}/{path.name}": path for path in export.artefact_files(folder)}
         volumes.carry(self._client, image, self._project, VOLUME, members)
 
     def stop(self) -> list[str]:

@@ -18,6 +18,7 @@ from monitor.serve import cluster_host, export, management
 from monitor.serve.cluster_host import ClusterHost
 from monitor.serve.local_host import SERVING_PORT, LocalHost
 from monitor.serve.management import Batching
+from trainer.received import load_json
 
 _PLACE = {
     "RUNTIME": "docker or local; default: the cluster where one is up",
@@ -51,7 +52,7 @@ def command(settings: dict[str, str], args) -> int:
     runs = show.runs_folder({word: settings[word] for word in ("RUNS_DIR",) if word in settings})
     with _alone():
         folder = export.present(args.run, runs) or export.export(args.run, runs)
-        about = json.loads((folder / export.ABOUT).read_text())
+        about = load_json(folder / export.ABOUT, export.MOST_ABOUT)
         name, url = name or about["model"], f"{about['run']}-{about['sha256'][:8]}"
         place = hosts(settings)[0]
         port = _running(place, wanted_port)

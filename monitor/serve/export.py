@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from docker import DockerClient
 
@@ -21,17 +22,22 @@ from monitor.results import show, store, text
 from monitor.results.machine import own_version
 from monitor.results.result import FAILED, RUNNING
 from trainer.checkpoint_folder import FOLDER as CHECKPOINTS
-from trainer.checkpoint_folder import MODEL, DamagedError, complete_ones, sha256, verify
+from trainer.checkpoint_folder import MODEL, DamagedError, complete_ones, is_folder, sha256, verify
+from trainer.names import is_run, is_sha256
+from trainer.received import ReceivedError, load_json, refuse_special
+from trainer.registry import MODELS
 
 SETTINGS = {"RUN": "a run's id, or latest, which is the default", "RUNS_DIR": "folder of results; default: runs"}
 FOLDER, ABOUT, WEIGHTS = "export", "model.json", "model.safetensors"
+MOST_ABOUT = 1 << 20  # bytes of model.json
+MOST_BESIDES = 8 << 20  # bytes of a model's file besides its parameters at 10 classes: header, buffers, more classes
 
 
 def command(settings: dict[str, str], args) -> int:
     """CLI `export`."""
     refuse_unknown(settings, SETTINGS)
     folder = export(args.run, show.runs_folder(settings))
-    about = json.loads((folder / ABOUT).read_text())
+    about = load_json(folder / ABOUT)
     if args.json:
         print(json.dumps({"path": str(folder)} | about))
     else:
@@ -43,22 +49,54 @@ def command(settings: dict[str, str], args) -> int:
 
 def present(run: str, runs: Path) -> Path | None:
     """The run's artefact, where there is a whole one of its last checkpoint."""
-    folder = runs / store.load(run, runs).id / FOLDER
-    checkpoints = complete_ones(folder.parent / CHECKPOINTS)
+    store.load(run, runs)
+    home = store.folder_of(run, runs)
+    checkpoints = complete_ones(home / CHECKPOINTS)
     try:
-        about = json.loads((folder / ABOUT).read_text())
-        step = about["step"]
-        if sha256(folder / WEIGHTS) != about["sha256"] or not {"run", "model"} <= about.keys():
+        about = read_about(home / FOLDER)
+        if sha256(home / FOLDER / WEIGHTS) != about["sha256"]:
             return None
+    except ReceivedError as error:
+        raise UserError(f"RUN={run}: {FOLDER}/{error}; remove {home / FOLDER}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return folder if not checkpoints or step == int(checkpoints[-1].name[5:]) else None
+    return home / FOLDER if not checkpoints or about["step"] == int(checkpoints[-1].name[5:]) else None
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """What model.json says, once its names are of the form that we write and the weights are of the model's size.
+
+    Raises what reading raises: ReceivedError, OSError, ValueError, KeyError, TypeError and AttributeError.
+    """
+    if not is_folder(folder):
+        raise FileNotFoundError(folder)
+    about = load_json(folder / ABOUT, MOST_ABOUT)
+    for name in (about["run"], about["model"]):
+        if not is_run(name):
+            raise ReceivedError(f"{ABOUT}: {ascii(name)[:80]} is no name that syncbed writes")
+    if not is_sha256(about["sha256"]):
+        raise ReceivedError(f"{ABOUT}: sha256 is no SHA-256")
+    shapes = MODELS[about["model"]].parameters
+    most = 4 * shapes[tuple(about["shape"])] + MOST_BESIDES
+    refuse_special(folder / WEIGHTS)
+    if (size := os.lstat(folder / WEIGHTS).st_size) > most:
+        raise ReceivedError(f"{WEIGHTS} has {size} bytes, weights of {about['model']} have at most {most}")
+    return about
+
+
+def artefact_files(folder: Path) -> list[Path]:
+    """The two files of an artefact, model.json last: nothing else of the folder goes into a store. Raises OSError."""
+    refuse_special(folder)
+    paths = [folder / name for name in (WEIGHTS, ABOUT) if os.path.lexists(folder / name)]
+    for path in paths:
+        refuse_special(path)
+    return paths
 
 
 def export(run: str, runs: Path) -> Path:
     """Export the run's last complete checkpoint; returns the folder. Raises UserError in one line."""
     result = store.load(run, runs)
-    home = runs / result.id
+    home = store.folder_of(run, runs)
     checkpoints = complete_ones(home / CHECKPOINTS)
     if not checkpoints:
         why = {RUNNING: " yet; EVERY=n writes one each n steps", FAILED: ", as it failed before"}
@@ -73,7 +111,7 @@ def export(run: str, runs: Path) -> Path:
     scores: dict[str, float | None] = {"test_accuracy": None, "test_loss": None}
     if result.steps == int(checkpoints[-1].name[5:]):  # an earlier step's model was not scored
         scores = {"test_accuracy": result.test_accuracy, "test_loss": result.test_loss}
-    facts = json.dumps({"run": result.id, "metrics": scores, "syncbed": own_version()})
+    facts = json.dumps({"run": home.name, "metrics": scores, "syncbed": own_version()})
     has_torch = all(importlib.util.find_spec(name) for name in ("torch", "safetensors"))
     try:
         with tempfile.TemporaryDirectory(dir=home, prefix=f".{FOLDER}-") as work:

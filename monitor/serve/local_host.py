@@ -22,7 +22,9 @@ from monitor.checkout import ROOT
 from monitor.engine.sdk import one_line
 from monitor.errors import RunFailed, UserError
 from monitor.runtime.ownership import STATE_PREFIX, own, ownerless
+from monitor.serve import export
 from node import ending
+from trainer.received import open_received
 
 NEEDS = ("torch", "safetensors", "uvicorn", "httptools", "starlette", "python_multipart")
 SERVING_PORT = 8080  # of predictions, where none is named; the two above it are management and metrics
@@ -83,7 +85,10 @@ class LocalHost:
         with self._writing():
             for leftover in (part, target):
                 shutil.rmtree(leftover, ignore_errors=True)
-            shutil.copytree(folder, part)
+            part.mkdir()
+            for path in export.artefact_files(folder):
+                with open_received(path) as source, (part / path.name).open("xb") as copy:
+                    shutil.copyfileobj(source, copy)
             part.rename(target)
 
     def stop(self) -> list[str]:

@@ -9,6 +9,7 @@ what rank 0's state holds.
 """
 
 import json
+import zipfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +20,7 @@ from trainer.checkpoint.state import MODEL_PART, digest, same
 from trainer.checkpoint_folder import COMPLETE, MODEL, SCHEMA, Complete, DamagedError, name_of, rank_file, verify
 from trainer.data.prepared import InputError
 from trainer.files import HashingFile, whole_file
+from trainer.received import open_received
 from trainer.spec import RunSpec
 from trainer.wire.collectives import Wire
 
@@ -103,8 +105,17 @@ def load(folder: Path, wire: Wire, facts: dict[str, str]) -> tuple[Complete, dic
 
 
 def read(path: Path) -> dict:
-    """One file of a checkpoint; only tensors and plain values are accepted."""
-    return torch.load(path, weights_only=True)
+    """One file of a checkpoint; only tensors and plain values are accepted. Raises OSError, ValueError for others.
+
+    Nothing that we write is compressed: a small file cannot unpack to a large one.
+    """
+    with open_received(path) as file:
+        if zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as members:
+                if any(member.compress_type != zipfile.ZIP_STORED for member in members.infolist()):
+                    raise ValueError(f"{path}: has a compressed part, which no checkpoint of syncbed has")
+        file.seek(0)
+        return torch.load(file, weights_only=True)
 
 
 def _resolve(content: dict, elsewhere: dict) -> dict:

@@ -4,11 +4,12 @@ manifest.json                       names, shape, classes, mean and std; written
 train_images.npy  uint8 (N,C,H,W)   train_labels.npy  int64 (N,)    and the same for test
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from trainer.received import load_json
 
 SCHEMA = 1
 
@@ -71,7 +72,7 @@ def load(folder: Path) -> Prepared:
 def _manifest(folder: Path) -> dict:
     path = folder / "manifest.json"
     try:
-        manifest = json.loads(path.read_text())
+        manifest = load_json(path)
     except FileNotFoundError:
         raise InputError(f"{path}: not there; the data was not prepared, or not completely") from None
     except (OSError, ValueError) as error:

@@ -1,0 +1,139 @@
+"""One reader for what may have been received: plain files alone, of bounded size, and never through a link.
+
+    read_received(path, 1 << 20)        # bytes
+    load_json(path, 1 << 20)            # the value, of bounded depth and numbers
+    for line in received_lines(path):   # text; a line that is too long is passed over
+        ...
+
+Standard library only: every package may import it. A file of this machine that nobody else writes needs none of it.
+"""
+
+import errno
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+MOST_JSON = 8 << 20  # bytes of a document
+MOST_LINE, MOST_LINES = 1 << 20, 1 << 30  # bytes of a line, and of all lines of a file
+MOST_DEPTH = 64
+_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+_LARGE = re.compile(rb"[0-9]{19}|[0-9.][eE]\+?[0-9]{3}")  # numbers that have to be looked at one by one
+_KINDS = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class ReceivedError(OSError):
+    """A file that is not read. str() is one line that begins with the file's name."""
+
+
+def open_received(path: Path) -> BinaryIO:
+    """The plain file `path`, open for reading. Nothing blocks. Raises ReceivedError for anything else, and OSError."""
+    try:
+        descriptor = os.open(path, _FLAGS)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO):  # a link; a socket
+            refuse_special(path)
+        raise
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise _special(path, mode)
+    return os.fdopen(descriptor, "rb")
+
+
+def read_received(path: Path, most_bytes: int) -> bytes:
+    """The file's content. Raises ReceivedError for what is no plain file or larger than `most_bytes`, and OSError."""
+    with open_received(path) as file:
+        if os.fstat(file.fileno()).st_size <= most_bytes:
+            content = file.read(most_bytes + 1)  # it may grow meanwhile
+            if len(content) <= most_bytes:
+                return content
+    raise ReceivedError(f"{path.name} is larger than {most_bytes} bytes")
+
+
+def load_json(path: Path, most_bytes: int = MOST_JSON) -> Any:
+    """The JSON value in the file. Raises ValueError for content that is none of ours, ReceivedError and OSError."""
+    content = read_received(path, most_bytes)
+    hooks: dict[str, Any] = {"parse_int": _whole, "parse_float": _finite} if _LARGE.search(content) else {}
+    try:
+        value = json.loads(content, parse_constant=_finite, **hooks)
+        too_deep = _is_deeper(value, MOST_DEPTH)
+    except (RecursionError, MemoryError):
+        too_deep = True
+    if too_deep:
+        raise ValueError("nested too deeply")
+    return value
+
+
+def received_lines(path: Path, most_line: int = MOST_LINE, most_bytes: int = MOST_LINES) -> Iterator[str]:
+    """The lines of a UTF-8 file without their ends; those longer than `most_line` bytes are passed over.
+
+    Raises ReceivedError for what is no plain file or larger than `most_bytes`, UnicodeDecodeError, and OSError.
+    """
+    with open_received(path) as file:
+        if os.fstat(file.fileno()).st_size > most_bytes:
+            raise ReceivedError(f"{path.name} is larger than {most_bytes} bytes")
+        passing_over, left = False, most_bytes
+        while left > 0 and (line := file.readline(most_line)):
+            left -= len(line)
+            is_whole = line.endswith(b"\n") or len(line) < most_line
+            if is_whole and not passing_over:
+                yield line.decode().rstrip("\r\n")
+            passing_over = not is_whole
+
+
+def refuse_special(path: Path) -> None:
+    """Raise ReceivedError when `path` is a link, a pipe, a socket or a device; OSError where there is nothing."""
+    mode = os.lstat(path).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise _special(path, mode)
+
+
+def refuse_special_parts(folder: Path) -> None:
+    """Raise ReceivedError when the folder, or anything directly in it, is no plain file and no folder; OSError."""
+    refuse_special(folder)
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not entry.is_file(follow_symlinks=False) and not entry.is_dir(follow_symlinks=False):
+                refuse_special(Path(entry.path))
+
+
+def _special(path: Path, mode: int) -> ReceivedError:
+    kind = _KINDS.get(stat.S_IFMT(mode), "no file")
+    return ReceivedError(f"{path.name} is {kind}; only a plain file is read")
+
+
+def _is_deeper(value: Any, most: int) -> bool:
+    """Whether lists and objects are nested deeper than this. Goes level by level: nothing recurses."""
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(most):
+        parts = (part for outer in level for part in (outer.values() if isinstance(outer, dict) else outer))
+        level = [part for part in parts if isinstance(part, (dict, list))]
+        if not level:
+            return False
+    return True
+
+
+def _whole(text: str) -> int:
+    if len(text) > 19:
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]} is not a finite number")
+    return value
