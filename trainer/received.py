@@ -69,10 +69,9 @@ def load_json(path: Path, most_bytes: int = MOST_JSON) -> Any:
     hooks: dict[str, Any] = {"parse_int": _whole, "parse_float": _finite} if _LARGE.search(content) else {}
     try:
         value = json.loads(content, parse_constant=_finite, **hooks)
-        too_deep = _is_deeper(value, MOST_DEPTH)
     except (RecursionError, MemoryError):
-        too_deep = True
-    if too_deep:
+        raise ValueError("nested too deeply") from None
+    if _is_deeper(value, MOST_DEPTH):
         raise ValueError("nested too deeply")
     return value
 
