@@ -63,12 +63,18 @@ def read_received(path: Path, most_bytes: int) -> bytes:
     raise ReceivedError(f"{path.name} is larger than {most_bytes} bytes")
 
 
-def load_json(path: Path, most_bytes: int = MOST_JSON) -> Any:
-    """The JSON value in the file. Raises ValueError for content that is none of ours, ReceivedError and OSError."""
+def load_json(path: Path, most_bytes: int = MOST_JSON, *, has_types: bool = False) -> Any:
+    """The JSON value in the file. Raises ValueError for content that is none of ours, ReceivedError and OSError.
+
+    `has_types`: a type checks the value next, which names the field that is NaN.
+    """
     content = read_received(path, most_bytes)
     hooks: dict[str, Any] = {"parse_int": _whole, "parse_float": _finite} if _LARGE.search(content) else {}
+    if not has_types:
+        hooks["parse_constant"] = _finite
+    value = None
     try:
-        value = json.loads(content, parse_constant=_finite, **hooks)
+        value = json.loads(content, **hooks)
         too_deep = _is_deeper(value, MOST_DEPTH)
     except (RecursionError, MemoryError):
         too_deep = True

@@ -166,7 +166,7 @@ def test_latest_is_not_followed_out_of_the_runs_folder(here, to):
 def test_a_runs_id_is_its_folders_name_whatever_its_result_says(here):
     write_run(here / "runs" / "plain", id="../../victim")
     assert store.load("plain", here / "runs").id == "plain"
-    assert load(here / "runs" / "plain").result.id == "plain"
+    assert load(here / "runs" / "plain").folder.name == "plain"
     (here / "runs" / "latest").symlink_to("plain")
     assert store.load("latest", here / "runs").id == "plain"
 
