@@ -3,7 +3,7 @@
 # need no quoting beyond what the user's own shell asks for.
 
 .DEFAULT_GOAL := help
-COMMANDS := images data runs report export serve-stop rm compare doctor clean logs show tensorboard prometheus-snapshot dashboards-check
+COMMANDS := images data runs report export serve-stop rm check compare doctor clean logs show tensorboard prometheus-snapshot dashboards-check
 TRAINING := run sweep reproduce serve
 TARGETS := help $(TRAINING) test chaos soak cluster-up cluster-down cluster-status torch lint lock $(COMMANDS)
 .PHONY: $(TARGETS)
@@ -73,6 +73,7 @@ export: ## a run's model as a folder to take away or to serve (RUN=latest)
 serve-stop: ## stop serving (NAME=vgg: only that model)
 prometheus-snapshot: ## keep a run's raw series before the cluster goes (RUN=latest)
 rm: ## remove runs (RUN="id id")
+check: ## say what is wrong with a received folder (RUN=folder)
 compare: ## runs or a sweep side by side (RUNS="id id" or SWEEP=name, GOAL=0.8)
 dashboards-check: ## ask every query of every dashboard, over a run's time (RUN=latest)
 doctor: ## check this machine and say what would fix it

@@ -129,6 +129,12 @@ COMMANDS = {
         "remove runs",
         'syncbed rm RUN="id id"',
     ),
+    "check": Command(
+        "monitor.machine.check:command",
+        "monitor.machine.check:SETTINGS",
+        "say what is wrong with a received folder",
+        "syncbed check RUN=folder",
+    ),
     "sweep": Command(
         "monitor.experiments.sweep_command:command",
         "monitor.experiments.sweep_command:SETTINGS",

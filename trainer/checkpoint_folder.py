@@ -116,10 +116,10 @@ def verify(folder: Path, names: list[str] | None = None) -> Complete:
     return complete
 
 
-def sha256(path: Path) -> str:
+def sha256(path: Path, *, may_be_link: bool = False) -> str:
     """Hexadecimal digest of a plain file. Raises OSError."""
     digest = hashlib.sha256()
-    with open_received(path) as file:
+    with open_received(path, may_be_link=may_be_link) as file:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()

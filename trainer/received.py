@@ -21,7 +21,8 @@ from typing import Any, BinaryIO
 MOST_JSON = 8 << 20  # bytes of a document
 MOST_LINE, MOST_LINES = 1 << 20, 1 << 30  # bytes of a line, and of all lines of a file
 MOST_DEPTH = 64
-_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _LARGE = re.compile(rb"[0-9]{19}|[0-9.][eE]\+?[0-9]{3}")  # numbers that have to be looked at one by one
 _KINDS = {
     stat.S_IFLNK: "a symbolic link",
@@ -36,10 +37,13 @@ class ReceivedError(OSError):
     """A file that is not read. str() is one line that begins with the file's name."""
 
 
-def open_received(path: Path) -> BinaryIO:
-    """The plain file `path`, open for reading. Nothing blocks. Raises ReceivedError for anything else, and OSError."""
+def open_received(path: Path, *, may_be_link: bool = False) -> BinaryIO:
+    """The plain file `path`, open for reading. Nothing blocks. Raises ReceivedError for anything else, and OSError.
+
+    `may_be_link`: the user's own data, which caches keep as links to plain files, may be one.
+    """
     try:
-        descriptor = os.open(path, _FLAGS)
+        descriptor = os.open(path, _FLAGS if may_be_link else _FLAGS | _NO_LINK)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO):  # a link; a socket
             refuse_special(path)
@@ -53,9 +57,9 @@ def open_received(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def read_received(path: Path, most_bytes: int) -> bytes:
+def read_received(path: Path, most_bytes: int, *, may_be_link: bool = False) -> bytes:
     """The file's content. Raises ReceivedError for what is no plain file or larger than `most_bytes`, and OSError."""
-    with open_received(path) as file:
+    with open_received(path, may_be_link=may_be_link) as file:
         if os.fstat(file.fileno()).st_size <= most_bytes:
             content = file.read(most_bytes + 1)  # it may grow meanwhile
             if len(content) <= most_bytes:
@@ -63,12 +67,17 @@ def read_received(path: Path, most_bytes: int) -> bytes:
     raise ReceivedError(f"{path.name} is larger than {most_bytes} bytes")
 
 
-def load_json(path: Path, most_bytes: int = MOST_JSON) -> Any:
-    """The JSON value in the file. Raises ValueError for content that is none of ours, ReceivedError and OSError."""
+def load_json(path: Path, most_bytes: int = MOST_JSON, *, has_types: bool = False) -> Any:
+    """The JSON value in the file. Raises ValueError for content that is none of ours, ReceivedError and OSError.
+
+    `has_types`: a type checks the value next, which names the field that is NaN.
+    """
     content = read_received(path, most_bytes)
     hooks: dict[str, Any] = {"parse_int": _whole, "parse_float": _finite} if _LARGE.search(content) else {}
+    if not has_types:
+        hooks["parse_constant"] = _finite
     try:
-        value = json.loads(content, parse_constant=_finite, **hooks)
+        value = json.loads(content, **hooks)
     except (RecursionError, MemoryError):
         raise ValueError("nested too deeply") from None
     if _is_deeper(value, MOST_DEPTH):

@@ -47,9 +47,10 @@ def command(settings: dict[str, str], args) -> int:
         )
     if result.status == RUNNING:
         raise UserError(f"RUN={run}: it is running; its series are whole once it has ended")
-    start, end = span(runs / run)
+    home = store.folder_of(args.run, runs)
+    start, end = span(home)
     name = naming.project(settings)
-    url, path = find(run, name), runs / run / FILE
+    url, path = find(run, name), home / FILE
     try:
         _check_known(url, run, name, start, end)
         counts = write(path, url, start - BEFORE_SECONDS, end + AFTER_SECONDS)

@@ -50,7 +50,7 @@ def prepare(dataset: DataSet, *, seed: int, data_dir: Path | None, cache: Path, 
 
 
 def _read(path: Path) -> bytes:
-    return read_received(path, MOST_BYTES)
+    return read_received(path, MOST_BYTES, may_be_link=True)
 
 
 def _from_archive(dataset: DataSet, cache: Path, say, verify: bool) -> Prepared:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -46,5 +47,6 @@ def digest(folder: Path, names: Iterable[str]) -> str:
     """SHA-256 over the names and contents of these files: a changed folder has another."""
     whole = hashlib.sha256()
     for name in names:
-        whole.update(f"{name} {readable(folder / name, sha256)}\n".encode())
+        file = readable(folder / name, partial(sha256, may_be_link=True))
+        whole.update(f"{name} {file}\n".encode())
     return whole.hexdigest()

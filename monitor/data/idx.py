@@ -19,7 +19,7 @@ MOST = 300_000  # items in a file; a file that unpacks to more than it should ho
 
 def read(path: Path, item: tuple[int, ...]) -> np.ndarray:
     """The array uint8 (n, *item) in the file. Raises UserError, in one line, for any other content, OSError as open."""
-    with open_received(path) as file:
+    with open_received(path, may_be_link=True) as file:
         packed = file.read(2) == GZIP
         file.seek(0)
         try:

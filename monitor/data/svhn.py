@@ -87,7 +87,7 @@ def read(path: Path, dataset: DataSet) -> tuple[np.ndarray, np.ndarray]:
     """
     from scipy.io import loadmat, whosmat  # takes a while to import
 
-    with open_received(path) as file:
+    with open_received(path, may_be_link=True) as file:
         try:
             shapes = {name: shape for name, shape, _ in whosmat(file)}
         except Exception as error:  # broken files raise nearly anything: scipy's reader checks little

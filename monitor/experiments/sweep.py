@@ -78,7 +78,7 @@ class Sweep:
             return None
         with suppress(UserError):
             result = store.load(attempt.run, self.folder)
-            return result if result.status == FINISHED else None
+            return result.model_copy(update={"id": attempt.run}) if result.status == FINISHED else None
         return None
 
     def seconds_left(self) -> float | None:

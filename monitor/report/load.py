@@ -37,8 +37,7 @@ class Run:
 
 def load(folder: Path) -> Run:
     """Read a run's folder. Raises UserError in one line; what a run that failed early or goes on lacks is empty."""
-    document = store.read(folder.name, folder.parent) | {"id": store.folder_of(folder.name, folder.parent).name}
-    result = store.parse(folder.name, writable(document))
+    result = store.parse(folder.name, writable(store.read(folder.name, folder.parent)))
     try:
         recorded = [event for line in _lines(folder / "events.jsonl") if (event := events.parse(line))]
         rows = _rows(folder / "metrics.csv")

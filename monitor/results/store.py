@@ -42,10 +42,13 @@ def save(result: Result, folder: Path) -> None:
 
 
 def load(run: str, runs: Path) -> Result:
-    """The result of a run by id, or of the latest. Raises UserError in one line when it cannot be read."""
+    """The result of a run by id, or of the latest. Raises UserError in one line when it cannot be read.
+
+    Its `id` is what the document says, as a copy under another name keeps it, but no path is built of that.
+    """
     folder = folder_of(run, runs)
     result = parse(run, read(run, runs))
-    return result if result.id == folder.name or folder == runs else result.model_copy(update={"id": folder.name})
+    return result if is_run(result.id) else result.model_copy(update={"id": folder.name})
 
 
 def folder_of(run: str, runs: Path) -> Path:
@@ -69,7 +72,7 @@ def read(run: str, runs: Path) -> dict[str, Any]:
     folder = folder_of(run, runs)
     try:
         refuse_special_parts(folder)
-        document = load_json(folder / "result.json")
+        document = load_json(folder / "result.json", has_types=True)
         schema = document.get("schema") if isinstance(document, dict) else None
         if not isinstance(schema, int) or schema < 1:
             raise ValueError("not a result of syncbed")

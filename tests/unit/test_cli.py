@@ -125,6 +125,7 @@ TAKES = {
     "data": ["DATA", "DATA_DIR", "DATA_CACHE", "MODEL", "SEED"],
     **dict.fromkeys(("runs", "show", "report", "export"), ("RUNS_DIR",)),
     "rm": ["RUN", "RUNS_DIR"],
+    "check": ["RUN"],
     "serve": ["RUN", "NAME", "PORT", "MAX_BATCH", "RUNTIME"],
     "serve-stop": ["NAME", "PROJECT"],
     "compare": ["RUNS", "SWEEP", "GOAL"],

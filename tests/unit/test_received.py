@@ -4,14 +4,17 @@ import json
 import os
 import socket
 from dataclasses import asdict
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from orchestrator import write_cifar
 from report_cases import ended, write_document, write_run
 
 from monitor import cli
+from monitor.data import catalogue
 from monitor.errors import UserError
 from monitor.report.load import load
 from monitor.results import remove, store
@@ -166,7 +169,7 @@ def test_latest_is_not_followed_out_of_the_runs_folder(here, to):
 def test_a_runs_id_is_its_folders_name_whatever_its_result_says(here):
     write_run(here / "runs" / "plain", id="../../victim")
     assert store.load("plain", here / "runs").id == "plain"
-    assert load(here / "runs" / "plain").result.id == "plain"
+    assert load(here / "runs" / "plain").folder.name == "plain"
     (here / "runs" / "latest").symlink_to("plain")
     assert store.load("latest", here / "runs").id == "plain"
 
@@ -214,3 +217,24 @@ def test_a_folder_of_checkpoints_that_is_a_link_is_not_followed(here):
     assert complete_ones(here / "linked") == []
     (folder.parent / "step-000050").symlink_to(folder)
     assert complete_ones(folder.parent) == [folder]
+
+
+@pytest.mark.parametrize("what", ["file", "device", "pipe", "nothing"])
+def test_the_users_own_data_may_be_links_to_plain_files(tmp_path, what):
+    """Caches of data sets are made of links. One to a device or a pipe is read no more than that itself."""
+    folder = write_cifar(tmp_path / "blobs")
+    linked = tmp_path / "cifar"
+    linked.mkdir()
+    for path in folder.iterdir():
+        (linked / path.name).symlink_to(path)
+    if what != "file":
+        batch = linked / "data_batch_1"
+        batch.unlink()
+        os.mkfifo(tmp_path / "pipe")
+        batch.symlink_to({"device": "/dev/zero", "pipe": tmp_path / "pipe", "nothing": "nowhere"}[what])
+    get = partial(catalogue.prepare, "cifar10", seed=1, data_dir=linked, cache=tmp_path / "cache", say=lambda _: None)
+    if what == "file":
+        assert get().manifest["train_samples"] == 64
+        return
+    with pytest.raises(UserError, match="data_batch_1"):
+        get()
