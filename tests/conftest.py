@@ -31,8 +31,8 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_collection_modifyitems(items):
-    """Tests on containers first: they mostly wait, and unit tests run beside them. Ranks want the cores for themselves,
-    so local tests come last.
+    """Tests on containers first: they mostly wait, and unit tests run beside them. Ranks take the cores, so local tests
+    come last.
     """
     folders = ("cluster", "unit", "local")
     items.sort(key=lambda item: folders.index(item.path.relative_to(HERE).parts[0]))

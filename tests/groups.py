@@ -2,7 +2,6 @@
 
 
 def group(nodeid: str) -> str:
-    """What a test belongs to: those that share the cluster, those that start ranks on this machine, or its file."""
+    """What a test belongs to: those that share the cluster, or those of its file, which share fixtures."""
     path = nodeid.split("::")[0]
-    _, folder, *_ = path.split("/")
-    return folder if folder in ("cluster", "local") else path
+    return "cluster" if path.startswith("tests/cluster/") else path

@@ -1,4 +1,4 @@
-"""Tests run side by side, but for those that share something: the cluster, or this machine's cores."""
+"""Tests run side by side, but for those that share something: the cluster, or the fixtures of a file."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ RUN = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", "-n", "2"
 def test_what_shares_something_is_a_group():
     assert group("tests/cluster/test_mpi_nodes.py::test_x[a/b::c]") == "cluster"
     assert group("tests/cluster/test_cluster.py::test_x") == "cluster"
-    assert group("tests/local/test_run.py::Class::test_x") == "local"
+    assert group("tests/local/test_run.py::Class::test_x") == "tests/local/test_run.py"
     assert group("tests/unit/test_parts.py::test_x") == "tests/unit/test_parts.py"
 
 
