@@ -72,7 +72,7 @@ def load(folder: Path) -> Prepared:
 def _manifest(folder: Path) -> dict:
     path = folder / "manifest.json"
     try:
-        manifest = load_json(path)
+        manifest = load_json(path, has_types=True)  # it is checked below
     except FileNotFoundError:
         raise InputError(f"{path}: not there; the data was not prepared, or not completely") from None
     except (OSError, ValueError) as error:
