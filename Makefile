@@ -44,8 +44,11 @@ $(TRAINING): .venv/.ready
 	@if [ "$$TENSORBOARD" = 1 ]; then $(MAKE) --no-print-directory .venv/.tensorboard; fi
 	@.venv/bin/syncbed $@ --from-make
 
+# Tests on containers mostly wait, so unit tests run beside them. Ranks on this machine want its cores for themselves.
 test: .venv/.dev .venv/.torch ## unit and local tests, and the cluster tests where a Docker engine answers (PYTEST_ARGS=)
-	@PYTEST_ADDOPTS="$$PYTEST_ADDOPTS $$PYTEST_ARGS" .venv/bin/python -m pytest -n logical --maxprocesses 4 --dist loadscope
+	@pytest=".venv/bin/python -m pytest -n logical --maxprocesses 4 --dist loadscope"; \
+	  if [ -n "$$PYTEST_ARGS" ]; then PYTEST_ADDOPTS="$$PYTEST_ADDOPTS $$PYTEST_ARGS" $$pytest; exit; fi; \
+	  status=0; $$pytest tests/cluster tests/unit || status=1; $$pytest tests/local || status=1; exit $$status
 
 soak: .venv/.ready ## many short runs on the cluster: does anything grow? (RUNS=200 PROJECT=)
 	@.venv/bin/python benchmarks/soak.py
