@@ -223,7 +223,7 @@ def test_diloco_with_outer_lr_1_and_no_momentum_is_local_sgd(outcomes):
 
 @pytest.mark.parametrize("compress", LOSSLESS)
 def test_diloco_that_sends_all_entries_or_the_full_rank_is_diloco(compress, outcomes):
-    """What is lost, and fed back, is followed entry by entry in tests/unit/test_diloco.py."""
+    """What is lost, and fed back, is followed entry by entry in tests/unit/sync/test_diloco.py."""
     tolerance = {"rtol": 0.02, "atol": 2e-3} if compress == "bf16" else {"rtol": 1e-4, "atol": 1e-5}
     for ours, plain in zip(outcomes[f"diloco all {compress}"], outcomes["diloco n=3"], strict=True):
         for a, b in zip(ours.weights, plain.weights, strict=True):

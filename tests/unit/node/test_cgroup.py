@@ -11,7 +11,7 @@ import pytest
 
 from node.cgroup import PROC_ROOT, Interface, Usage, open_files, read, read_network
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 GIB = 2**30
 
 CONTAINER = {  # the same node in both versions

@@ -17,7 +17,7 @@ from promql import promtool
 
 from monitor.metrics import prometheus
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CONFIG = ROOT / "images/prometheus/prometheus.yml"
 
 

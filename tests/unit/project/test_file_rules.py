@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PACKAGES = ("trainer", "node", "monitor", "serving")
 WRITER = "trainer/files.py"
 OPENERS = {"open", "fdopen"}

@@ -73,7 +73,7 @@ def test_parameters_by_hand(name, shape):
 
 @pytest.mark.parametrize("name", REAL)
 def test_parameters_as_the_readme_states_them(name):
-    readme = (Path(__file__).parents[2] / "README.md").read_text().splitlines()
+    readme = (Path(__file__).parents[3] / "README.md").read_text().splitlines()
     (row,) = [line for line in readme if line.startswith(f"| `{name}` |")]
     *_, shapes, counts, _ = [cell.strip() for cell in row.split("|")]
     stated = dict(zip(shapes.split(" or "), counts.split(" or "), strict=True))

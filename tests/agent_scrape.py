@@ -15,7 +15,7 @@ from node.agent import NodeCollector, Server
 from node.training_metrics import TrainingCollector
 
 FIXTURES = Path(__file__).parent / "fixtures"
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 WRITE_AS_A_RANK = """
 import sys
 from trainer.events import Step

@@ -20,7 +20,7 @@ from monitor.results.upgrade import upgrade
 from trainer.events import PHASES
 from trainer.spec import RunSpec
 
-RUNS = Path(__file__).parent / "fixtures" / "results"
+RUNS = Path(__file__).parents[2] / "fixtures" / "results"
 OLD = ["schema-1", "oldest"]
 
 

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_images import SECRETS
+from wheel_indexes import SECRETS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LINTERS = ["ruff", "lint-imports", "shellcheck", "hadolint", "zizmor", "basedpyright"]
 INPUTS = {
     "images/trainer": [

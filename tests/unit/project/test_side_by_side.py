@@ -7,7 +7,7 @@ from pathlib import Path
 
 from groups import group
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RUN = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", "-n", "2", "--dist", "loadscope"]
 
 
@@ -15,12 +15,12 @@ def test_what_shares_something_is_a_group():
     assert group("tests/cluster/test_mpi_nodes.py::test_x[a/b::c]") == "cluster"
     assert group("tests/cluster/test_cluster.py::test_x") == "cluster"
     assert group("tests/local/test_run.py::Class::test_x") == "tests/local/test_run.py"
-    assert group("tests/unit/test_parts.py::test_x") == "tests/unit/test_parts.py"
+    assert group("tests/unit/sync/test_parts.py::test_x") == "tests/unit/sync/test_parts.py"
 
 
 def test_workers_of_xdist_take_whole_groups():
     """Of three files with several tests each, every file is on one worker, and both workers have some."""
-    files = [f"tests/unit/test_{name}.py" for name in ("parts", "interface", "conditions")]
+    files = [f"tests/unit/{name}.py" for name in ("sync/test_parts", "sync/test_interface", "runtime/test_conditions")]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     done = subprocess.run([*RUN, *files], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

@@ -19,7 +19,7 @@ from node.exposition import page
 from node.process_tree import ProcessTree
 from node.training_metrics import KEEP_SECONDS, TrainingCollector
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 RUN = {"sync": "ddp", "model": "vgg11", "data": "cifar10", "nodes": "4", "precision": "fp32"}
 TREES = ("cgroup-v1/container", "cgroup-v2/container")
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from docker.errors import ImageNotFound
+from wheel_indexes import SECRETS
 
 from monitor import checkout as checkout_module
 from monitor.engine import images
@@ -188,7 +189,7 @@ def test_the_health_checks_request_tells_a_200_from_all_else(tmp_path, tool, pat
             thread.start()
         else:
             server.server_close()
-        script = Path(__file__).resolve().parents[2] / "images/http-ok.sh"
+        script = Path(__file__).resolve().parents[3] / "images/http-ok.sh"
         command = ["sh", str(script), str(server.server_port), path or "/fine"]
         try:
             done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, timeout=60)
@@ -268,18 +269,6 @@ def test_a_base_image_without_a_name_is_refused_before_the_engine_is_asked(name)
         images._base(None, name)
 
 
-SECRETS = [
-    "https://user:s3cret@mirror.example/simple",
-    "http://s3cret@mirror.example/simple",
-    "https://:s3cret@mirror.example",
-    "https://user:pa/s3cret@mirror.example/simple",
-    "https://mirror.example/simple?token=s3cret",
-    "https://mirror.example/simple#s3cret",
-    "ftp://user:s3cret@mirror.example",
-    "user:s3cret@mirror.example",
-]
-
-
 @pytest.mark.parametrize("index", SECRETS)
 def test_a_wheel_index_with_a_secret_is_refused_without_repeating_it(index, checkout, built):
     """sec-08: a build argument is in the image's history for everybody who gets the image."""
@@ -344,7 +333,7 @@ def test_no_base_is_built_of_packages_that_cannot_be_verified(content, tmp_path)
     if content is not None:
         keys.write_text(content)
     variables = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "DEBIAN_KEYRING": str(keys), "TMPDIR": str(tmp_path)}
-    script = Path(__file__).parents[2] / "images/base/build.sh"
+    script = Path(__file__).parents[3] / "images/base/build.sh"
     done = subprocess.run(["sh", str(script), "x:1"], env=variables, capture_output=True, text=True)
     assert done.returncode == 1 and "install debian-archive-keyring" in done.stderr
     assert not (tmp_path / "was-run").exists()

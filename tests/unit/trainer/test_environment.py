@@ -19,7 +19,7 @@ from trainer.environment import (
     threads,
 )
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def tree(root, **files):

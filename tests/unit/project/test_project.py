@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from monitor import toml
 from requirements.lock import lock_files
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 LOCKS = [lock.path for lock in lock_files()]
 PYPROJECT = toml.loads((ROOT / "pyproject.toml").read_text())

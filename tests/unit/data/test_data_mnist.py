@@ -17,7 +17,7 @@ from monitor.data import mnist as module
 from monitor.data.catalogue import default, prepare
 from monitor.errors import UserError
 
-SMALL = Path(__file__).parents[3] / "shared" / "data" / "mnist-small"
+SMALL = Path(__file__).parents[4] / "shared" / "data" / "mnist-small"
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 NAMES = [f"{stem}-ubyte" for stem in module.STEMS]
 COUNTS = (7, 7, 4, 4)

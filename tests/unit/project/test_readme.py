@@ -10,7 +10,7 @@ from monitor.run.request import NOT_IN_SPEC
 from trainer.registry import DATA, MODELS, SYNCS, load
 from trainer.spec import RunSpec
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+README = (Path(__file__).parents[3] / "README.md").read_text()
 ROWS = [line for line in README.splitlines() if line.startswith("| `")]
 
 
@@ -30,7 +30,7 @@ def row(name: str) -> str:
 def test_every_strategy_has_a_row_that_links_its_file(name):
     file = SYNCS[name].place.split(":")[0].replace(".", "/") + ".py"
     assert f"]({file})" in row(name)
-    assert (Path(__file__).parents[2] / file).exists()
+    assert (Path(__file__).parents[3] / file).exists()
 
 
 @pytest.mark.parametrize("name", [*products_own(MODELS), *DATA])

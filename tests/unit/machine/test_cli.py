@@ -239,7 +239,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
         folder.mkdir()
         write_document(folder, ended(folder.name, more=1000 * "x"))
     command = [sys.executable, "-m", "monitor.cli", "runs", "--json", f"RUNS_DIR={tmp_path}"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2])
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[3])
     process.stdout.read(1)
     process.stdout.close()
     assert process.stderr.read() == b""

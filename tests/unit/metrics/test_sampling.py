@@ -16,7 +16,7 @@ from agent_scrape import rank, serving
 from monitor.metrics import sampling
 from monitor.metrics.sampling import HEADER, Row, Sampler, make_row, missing, summarise, write_csv
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import pytest
 from monitor.data.catalogue import prepare
 from monitor.errors import UserError
 
-SMALL = Path(__file__).parents[3] / "shared" / "data" / "cifar10-small"
+SMALL = Path(__file__).parents[4] / "shared" / "data" / "cifar10-small"
 NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 needs_small = pytest.mark.skipif(not SMALL.is_dir(), reason=f"{SMALL} is not there")
 

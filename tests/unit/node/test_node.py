@@ -79,7 +79,7 @@ def test_the_exit_code_is_reported(tmp_path, code, returned):
 @pytest.mark.parametrize("version", ["cgroup-v1", "cgroup-v2"])
 def test_out_of_memory_is_told_with_the_limit_and_the_peak_of_the_node(version):
     """The fixture's node has counted two kills, with a limit of 2 GiB."""
-    root = Path(__file__).parent / "fixtures" / version / "container"
+    root = Path(__file__).parents[2] / "fixtures" / version / "container"
     usage = cgroup.read(root / "sys", root / "proc")
     killed = launcher.exited(1, -9, 1, usage)
     assert (killed.code, killed.signal, killed.out_of_memory) == (None, "SIGKILL", True)
