@@ -44,11 +44,13 @@ $(TRAINING): .venv/.ready
 	@if [ "$$TENSORBOARD" = 1 ]; then $(MAKE) --no-print-directory .venv/.tensorboard; fi
 	@.venv/bin/syncbed $@ --from-make
 
-# Tests on containers mostly wait, so unit tests run beside them. Ranks on this machine want its cores for themselves.
+# Workers take whole files, whose tests share fixtures. Each has a cluster of its own for the tests on containers. Local
+# tests come after those, for their ranks take the cores; no other test on containers runs while one restarts the engine.
 test: .venv/.dev .venv/.torch ## unit and local tests, and the cluster tests where a Docker engine answers (PYTEST_ARGS=)
-	@pytest=".venv/bin/python -m pytest -n logical --maxprocesses 4 --dist loadscope"; \
+	@pytest=".venv/bin/python -m pytest -n logical --maxprocesses 3 --dist loadfile --no-loadscope-reorder"; \
 	  if [ -n "$$PYTEST_ARGS" ]; then PYTEST_ADDOPTS="$$PYTEST_ADDOPTS $$PYTEST_ARGS" $$pytest; exit; fi; \
-	  status=0; $$pytest tests/cluster tests/unit || status=1; $$pytest tests/local || status=1; exit $$status
+	  restart=tests/cluster/test_engine_restart.py; status=0; \
+	  $$pytest tests/cluster tests/unit --ignore=$$restart || status=1; $$pytest $$restart tests/local || status=1; exit $$status
 
 soak: .venv/.ready ## many short runs on the cluster: does anything grow? (RUNS=200 PROJECT=)
 	@.venv/bin/python benchmarks/soak.py

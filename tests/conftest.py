@@ -5,7 +5,6 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from groups import group
 from orchestrator import STARTED
 
 from monitor.interrupt import SIGNALS
@@ -17,23 +16,8 @@ hypothesis.settings.register_profile("no clock", **clocks)  # a busy machine is 
 hypothesis.settings.load_profile("no clock")
 
 
-@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which one test alone does not need
-def pytest_xdist_make_scheduler(config, log):
-    """Tests that share something stay on one worker: see `group`."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class Groups(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return group(nodeid)
-
-    config.option.loadscopereorder = False  # the order below
-    return Groups(config, log)
-
-
 def pytest_collection_modifyitems(items):
-    """Tests on containers first: they mostly wait, and unit tests run beside them. Ranks take the cores, so local tests
-    come last.
-    """
+    """The longest first, those on containers. Unit tests fill the time that they wait."""
     folders = ("cluster", "unit", "local")
     items.sort(key=lambda item: folders.index(item.path.relative_to(HERE).parts[0]))
 

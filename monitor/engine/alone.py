@@ -1,4 +1,4 @@
-"""One command at a time changes a cluster, or what is served."""
+"""One command at a time changes a cluster, what is served, or the images."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -11,7 +11,7 @@ from trainer.files import lock
 
 @contextmanager
 def alone(name: str, what: str, needed: bool = True) -> Iterator[None]:
-    """One `up` or `down` of a cluster at a time: Compose, run twice at once, makes two networks of one name.
+    """One such command at a time: Compose, run twice at once, makes two networks of one name.
 
     Raises UserError where the lock cannot be taken; when it is not `needed`, a warning says so and work goes on.
     """

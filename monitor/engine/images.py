@@ -17,6 +17,7 @@ from docker.errors import APIError, ImageNotFound
 from monitor import checkout
 from monitor.console import say
 from monitor.engine import compose, sdk
+from monitor.engine.alone import alone
 from monitor.errors import RunFailed, UserError, refuse_unknown
 
 SETTINGS = {
@@ -61,13 +62,19 @@ def code_hash() -> str:
 def ensure(client: DockerClient, settings: dict[str, str], ask_again: bool = False) -> Images:
     """Every image the cluster needs, building what is missing. Progress goes to stderr, build output to .build/.
 
+    One command at a time builds: another one waits, and finds the images there.
+
     ask_again: try the registry even where an earlier try ended with images built from Debian packages.
     """
     if not (checkout.ROOT / "compose.yaml").exists():
         raise UserError("images are built from a checkout of syncbed: run this in one (its compose.yaml is not there)")
     index = settings.get("WHEEL_INDEX", "")
     _check_index(index)
-    checkout.BUILD.mkdir(exist_ok=True)
+    with alone("images", "the images"):
+        return _ensure(client, settings, index, ask_again)
+
+
+def _ensure(client: DockerClient, settings: dict[str, str], index: str, ask_again: bool) -> Images:
     ca = _copy_ca(settings.get("CA_BUNDLE"))
     registry = _Registry(client, ask_again)
     # All bases come first: what cannot be had is known before anything is built for minutes.

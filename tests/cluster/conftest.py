@@ -1,4 +1,4 @@
-"""Tests on real containers: one cluster for the whole session, brought up at its first use and removed at its end.
+"""Tests on real containers: one cluster for each worker of the session, up at its first use and removed at its end.
 
 Without a Docker engine and Compose they are skipped with the reason; SYNCBED_REQUIRE_CLUSTER=1 makes that a failure.
 The project is syncbed-test, on ports of its own: a developer's cluster is left alone.

@@ -1,13 +1,10 @@
 """What a run survives on real containers, and what is left when it does not: nothing, and the next run works."""
 
-import os
 import signal
-import subprocess
 
-import pytest
 from orchestrator import wait_until
 from test_cluster_runs import LONG, nothing_left, start
-from testbed import said, syncbed
+from testbed import said
 
 SMALL = {"NODES": 2, "MODEL": "cnn3"}
 EXACT = {**SMALL, "STEPS": 200, "EVERY": 50}
@@ -70,28 +67,3 @@ def test_prometheus_restarted_in_mid_run_costs_rows_and_not_the_run(cluster, tmp
     told = [text for text in run.result()["warnings"] if "metrics.csv has no rows for" in text]
     assert {text.split(":")[0] for text in told} == {"trainer-0", "trainer-1"}, run.result()["warnings"]
     assert len((run.run / "metrics.csv").read_text().splitlines()) > 4  # and it has those from before and after
-
-
-@pytest.mark.timeout(400)
-def test_an_engine_that_is_restarted_costs_the_run_and_nothing_else(cluster, tmp_path):
-    """Its containers stop with it, and come back with it."""
-    ours = os.environ.get("SYNCBED_TEST_ENGINE")
-    if not ours:
-        pytest.skip("SYNCBED_TEST_ENGINE is not set: only an engine that .ci/run has started is restarted")
-
-    lost = start(cluster, tmp_path, DEADLINE=12, **SMALL | LONG)
-    lost.wait_for("step", rank=1)
-    subprocess.run([ours, "restart"], check=True, timeout=150)
-    code, out = lost.finish()
-    assert code == 1, out
-    folder, error = lost.run, lost.result()["error"]
-    assert error["kind"] in ("lost", "killed", "engine")
-    assert "\n" not in error["message"]
-    mended = syncbed("up", *cluster.settings)
-    assert mended.returncode == 0, mended.stderr
-    code, out = start(cluster, tmp_path, STEPS=2, **SMALL).finish()
-    assert code == 0, out
-    shown = syncbed("show", folder.name, f"RUNS_DIR={lost.runs}")
-    assert (shown.returncode, folder.name in shown.stdout) == (0, True), shown.stderr
-    nothing_left(cluster)
-    wait_until(lambda: all(healthy(node) for node in [*cluster.nodes, cluster.service("prometheus")]), 90)

@@ -12,7 +12,10 @@ from monitor.engine import naming
 from monitor.engine.containers import containers
 from monitor.metrics import prometheus
 
-PROJECT = os.environ.get("SYNCBED_TEST_PROJECT", "syncbed-test")  # two sessions on one machine need two names
+# Two sessions on one machine need two names, and so do the workers of one session.
+PROJECT = "-".join(
+    filter(None, (os.environ.get("SYNCBED_TEST_PROJECT", "syncbed-test"), os.environ.get("PYTEST_XDIST_WORKER")))
+)
 NODES = 4
 
 

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -338,3 +339,20 @@ def test_no_base_is_built_of_packages_that_cannot_be_verified(content, tmp_path)
     assert done.returncode == 1 and "install debian-archive-keyring" in done.stderr
     assert not (tmp_path / "was-run").exists()
     assert "--force-check-gpg" in script.read_text()
+
+
+def test_two_commands_at_once_build_each_image_once(checkout, built, monkeypatch):
+    """The second one comes while the first builds: it waits, and finds the images."""
+    waits, base = threading.Event(), images._debian_base
+    monkeypatch.setattr(images._Registry, "pull", lambda *_: False)
+    monkeypatch.setattr("monitor.engine.alone.say", lambda _: waits.set())
+
+    def slow_base():
+        assert waits.wait(30)
+        return base()
+
+    monkeypatch.setattr(images, "_debian_base", slow_base)
+    with ThreadPoolExecutor() as both:
+        first, second = (both.submit(images.ensure, built.engine, {}) for _ in range(2))
+        assert first.result(30) == second.result(30)
+    assert len(built.done) == len(set(dockerfile for dockerfile, _, _ in built.done)), built.done
