@@ -17,6 +17,7 @@ import requests
 from docker import DockerClient
 from docker.errors import DockerException
 
+from monitor.capabilities import RUNTIMES
 from monitor.cluster.settings import DEFAULT_PORTS, SETTINGS
 from monitor.conditions.amounts import whole
 from monitor.engine import compose, container_limits, images, inspection, naming, sdk
@@ -80,7 +81,7 @@ def examine(settings: dict[str, str]) -> list[Finding]:
 def runtimes(findings: list[Finding]) -> list[str]:
     """The runtimes that nothing failed for."""
     broken = {f.runtime for f in findings if f.state == FAIL}
-    return [name for name in ("docker", "local") if name not in broken]
+    return [name for name in RUNTIMES if name not in broken]
 
 
 def _guarded(name: str, runtime: str | None, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:

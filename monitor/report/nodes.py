@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+from monitor import capabilities
 from monitor.conditions.faults import AT_ONCE
 from monitor.metrics.sampling import Row
 from monitor.report.load import Run
@@ -40,9 +41,13 @@ def over_time(run: Run) -> list[Lines]:
 
 
 def loopback(run: Run) -> list[str]:
-    """What a reader of a local run's network curves must know."""
-    shared = "RUNTIME=local: all nodes share this machine's loopback, so their network and packet curves are one."
-    return [shared] if run.result.runtime == "local" and run.rows else []
+    """What a reader must know of the network curves where nodes share one machine."""
+    runtime = capabilities.of(run.result.runtime)
+    if not (runtime.shares_machine and run.rows):
+        return []
+    return [
+        f"RUNTIME={runtime.name}: all nodes share this machine's loopback, so their network and packet curves are one."
+    ]
 
 
 def time_spans(run: Run, zero: float) -> list[Span]:
