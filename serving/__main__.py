@@ -42,8 +42,8 @@ def main() -> int:
 
     async def run() -> None:
         stop, metrics = asyncio.Event(), Metrics()
-        for wanted in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(wanted, stop.set)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
         ports = " ".join(str(one.getsockname()[1]) for one in sockets)
         models, intake = (
             Models(args.store, metrics, args.capacity),

@@ -83,8 +83,8 @@ def _prepare(name: str, shape: Shape | None, **how) -> Prepared:
 
 def folder(settings: dict[str, str]) -> Path | None:
     """The folder that DATA_DIR= names, if any. Raises UserError for the home of a user who is not known here."""
-    named = settings.get("DATA_DIR")
+    text = settings.get("DATA_DIR")
     try:
-        return Path(named).expanduser() if named is not None else None
+        return Path(text).expanduser() if text is not None else None
     except RuntimeError:
-        raise UserError(f"DATA_DIR={named}: there is no such user here; give the folder's whole path") from None
+        raise UserError(f"DATA_DIR={text}: there is no such user here; give the folder's whole path") from None

@@ -137,7 +137,7 @@ def _changed(client: DockerClient, settings: dict[str, str]) -> Iterator[Finding
     label = f"{naming.PROJECT_LABEL}={project(settings)}"
     fix = "a run's own, or left by one that was killed: the next run and 'make clean' take it back"
     for node in client.containers.list(filters={"label": [label, f"{naming.ROLE_LABEL}=node"]}):
-        if problem := limits.wrong(container_limits.now(node), container_limits.own(node)):
+        if problem := limits.wrong(container_limits.now(node), container_limits.original(node)):
             yield Finding("limits", WARN, f"{node.name}: {problem}", fix)
         with suppress(RunFailed):
             facts = inspection.node_facts(node)

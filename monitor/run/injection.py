@@ -168,7 +168,7 @@ class RankHasEnded(Exception):
 
 def _signal(rank: RankState, name: str) -> None:
     """Signal the rank's process. Raises RankHasEnded."""
-    if not rank.handle or rank.ended or rank.exited or rank.finished or rank.lost:
+    if not rank.handle or rank.ended or rank.exited or rank.finished or rank.lost_reason:
         raise RankHasEnded
     rank.handle.signal(name)
 

@@ -53,4 +53,4 @@ def choose(place: Place) -> Runtime:
             return cluster
     from monitor.runtime.local import LocalRuntime
 
-    return LocalRuntime(chosen=not place.may_be_cluster)
+    return LocalRuntime(is_named=not place.may_be_cluster)

@@ -30,7 +30,7 @@ def sweep_page(job: Sweep, groups: list[Group]) -> Page:
         Section("Runs", [runs_table(job)]),
         Section("On what", [run_page.machine(first.results[0])] if first else []),
     ]
-    words = " ".join(f"{name}={text}" for name, text in job.asked.items())
+    words = " ".join(f"{name}={text}" for name, text in job.settings.items())
     lead = [f"make sweep {words}", progress(job), *where(groups), *job.notes]
     return Page(f"Sweep {job.folder.name}", lead, [section for section in sections if section.items])
 
@@ -56,8 +56,8 @@ def machine_sentence(result: Result) -> str:
 
 def progress(job: Sweep) -> str:
     """How much of it is finished."""
-    done = sum(job.done(*which) for which in job.order())
-    return f"{done} of {job.total} runs finished, {len(job.failures())} failed."
+    finished = sum(job.is_finished(*which) for which in job.order())
+    return f"{finished} of {job.total} runs finished, {len(job.failures())} failed."
 
 
 def comparison(groups: list[Group], name: str = "compare") -> list[Item]:
