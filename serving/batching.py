@@ -141,7 +141,7 @@ class Batcher:
         try:
             together = np.concatenate([item.images for item in batch])
             answers = await asyncio.get_running_loop().run_in_executor(self._pool, self._predict, together)
-        except Exception as error:
+        except Exception as error:  # whatever the model raises is the answer to all who asked
             for item in batch:
                 if not item.answer.done():
                     item.answer.set_exception(error)

@@ -167,7 +167,7 @@ def available(name: str, shape: Shape, seed: int, folders: list[Path], cache: Pa
             problems.append(str(error))
     if problems and len(folders) == 1 and not folders[0].is_dir():
         raise UserError(problems[0])
-    prepared = catalogue.default(name, seed=seed, data_dir=None, cache=cache, say=say, shape=shape)
+    prepared = catalogue.prepare(name, seed=seed, data_dir=None, cache=cache, say=say, shape=shape, or_synthetic=True)
     return {"DATA": prepared.manifest["name"]}
 
 

@@ -108,8 +108,8 @@ class Peers:
             while stay and self.clock() < until and self._unaware():
                 time.sleep(0.1)
                 self.exchange(farewell)
-        except Exception:
-            return  # nobody is left to read it
+        except Exception:  # whatever a broken connection raises: nobody is left to read it
+            return
 
     def _unaware(self) -> bool:
         """Whether a rank still runs that has not left."""
