@@ -102,20 +102,20 @@ def _on(node: int, result: Result) -> list[int]:
 
 def run(settings: dict[str, str], seconds: float = 240) -> Result:
     """The result of one run, which may fail; raises RuntimeError for one that hangs or is refused."""
-    given = [f"{name}={text}" for name, text in settings.items()]
-    command = [sys.executable, "-m", "monitor.cli", "run", *given, "PAGES=0", "--json"]
+    arguments = [f"{name}={text}" for name, text in settings.items()]
+    command = [sys.executable, "-m", "monitor.cli", "run", *arguments, "PAGES=0", "--json"]
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds)
-        return Result.model_validate_json(done.stdout)
+        process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds)
+        return Result.model_validate_json(process.stdout)
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"not over after {seconds:g} s") from None
     except ValueError:
-        raise RuntimeError(done.stderr.strip()) from None
+        raise RuntimeError(process.stderr.strip()) from None
 
 
 def page(record: dict) -> str:
     """docs/faults.md from the figures."""
-    found, machine, versions = record["figures"], record["machine"], record["versions"]
+    figures, machine, versions = record["figures"], record["machine"], record["versions"]
     lines = [
         "# What comes of faults",
         "",
@@ -134,9 +134,9 @@ def page(record: dict) -> str:
         "|---|" + "---|" * len(TITLES),
     ]
     for sync in SYNCS:
-        cells = [_cell(found.get(sync, {}).get(fault), stated(fault, sync)) for fault in FAULTS]
+        cells = [_cell(figures.get(sync, {}).get(fault), stated(fault, sync)) for fault in FAULTS]
         lines.append(f"| `{sync}` | " + " | ".join(cells) + " |")
-    codes = {came.get("code") for own in found.values() for came in own.values()}
+    codes = {came.get("code") for outcomes in figures.values() for came in outcomes.values()}
     if len(codes) > 1:
         lines += ["", f"Parts were done with {len(codes)} versions of the code, see benchmarks/results/faults.json."]
     lines += ["", *(f'- `{fault}`: `FAULT="{text}"`' for fault, text in FAULTS.items()), ""]

@@ -25,17 +25,17 @@ SETTINGS = ("RUNTIME=docker", "NODES=4", "SYNC=all_reduce", "GRANULARITY=flat", 
 def measure(rate: str, steps: int, more: list[str]) -> tuple[dict, Result]:
     """Figures of one run, and its result."""
     result = train(*SETTINGS, f"RATE={rate}", f"STEPS={steps}", "DEADLINE=120", *more)
-    asked, measured = result.links[0], [link.measured for link in result.links]
+    link, measured = result.links[0], [link.measured for link in result.links]
     sent = statistics.fmean(rank.sent_bytes / rank.steps for rank in result.ranks)
     exposed = statistics.fmean(rank.phase_seconds.sync for rank in result.ranks)
     figures = {
-        "measured_to_asked": [round(each.rate_bits / asked.rate_bits, 3) for each in measured],
+        "measured_to_asked": [round(each.rate_bits / link.rate_bits, 3) for each in measured],
         "round_trip_ms": [round(each.round_trip_ms, 3) for each in measured],
-        "congestion_control": asked.congestion,
-        "all_reduce_payload_to_asked": round(8 * sent / exposed / asked.rate_bits, 3),
+        "congestion_control": link.congestion,
+        "all_reduce_payload_to_asked": round(8 * sent / exposed / link.rate_bits, 3),
     }
-    if asked.delay_ms:
-        figures["round_trip_to_asked"] = [round(each.round_trip_ms / 2 / asked.delay_ms, 3) for each in measured]
+    if link.delay_ms:
+        figures["round_trip_to_asked"] = [round(each.round_trip_ms / 2 / link.delay_ms, 3) for each in measured]
     return figures, result
 
 
@@ -45,11 +45,11 @@ def main() -> None:
     parser.add_argument("--delay", help="DELAY= of every run; needs a kernel with netem")
     parser.add_argument("--congestion", help="CONGESTION= of every run")
     args = parser.parse_args()
-    given = {"DELAY": args.delay, "CONGESTION": args.congestion}
-    more = [f"{name}={value}" for name, value in given.items() if value]
-    found = {rate: measure(rate, args.steps, more) for rate in RATES}
-    result = next(iter(found.values()))[1]
-    name, figures = "links", {rate: each for rate, (each, _) in found.items()}
+    settings = {"DELAY": args.delay, "CONGESTION": args.congestion}
+    more = [f"{name}={value}" for name, value in settings.items() if value]
+    results = {rate: measure(rate, args.steps, more) for rate in RATES}
+    result = next(iter(results.values()))[1]
+    name, figures = "links", {rate: each for rate, (each, _) in results.items()}
     if args.congestion:
         name += f"_{args.congestion}"
     publish(name, figures, result.spec.values() | {"limits": result.document()["limits"]})

@@ -97,29 +97,32 @@ def main() -> None:
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(train, f"PROJECT={args.project}", *SETTINGS, f"STEPS={args.steps}")
         try:
-            taken = take_turns(run, TURN_SECONDS, partial(scrape, prometheus))
+            turns = take_turns(run, TURN_SECONDS, partial(scrape, prometheus))
         finally:
             scrape(prometheus, True)
     result = run.result()
     used = {name: seconds - before[name] for name, seconds in cpu_seconds(services).items()}
     lines = (ROOT / "runs" / result.id / "events.jsonl").read_text().splitlines()
     times = [event["time"] for event in map(json.loads, lines) if event["event"] == "step" and event["rank"] == 0]
-    both = list(pairs(taken, times, times, SETTLE_SECONDS))
+    both = list(pairs(turns, times, times, SETTLE_SECONDS))
     if len(both) < 2:
         sys.exit(f"{len(both)} pairs of turns have steps; more steps (--steps) make more")
-    found = ratio([scraped / alone for scraped, alone in both], [1.0] * len(both))  # pair by pair
-    during = sum(turn.ended - turn.began for turn in taken if turn.first)
-    own, agents = fmean(scraped for scraped, _ in both), [used[name] for name in used if name.startswith("trainer-")]
+    estimate = ratio([scraped / alone for scraped, alone in both], [1.0] * len(both))  # pair by pair
+    during = sum(turn.ended - turn.began for turn in turns if turn.first)
+    step_seconds, agents = (
+        fmean(scraped for scraped, _ in both),
+        [used[name] for name in used if name.startswith("trainer-")],
+    )
     figures = {
-        "scraped_to_not_scraped": round(found.value, 4),
-        "interval": [round(found.low, 4), round(found.high, 4)],
+        "scraped_to_not_scraped": round(estimate.value, 4),
+        "interval": [round(estimate.low, 4), round(estimate.high, 4)],
         "by_pair": [round(scraped / alone, 4) for scraped, alone in both],
-        "step_seconds_scraped": round(own, 4),
+        "step_seconds_scraped": round(step_seconds, 4),
         "agent_percent_of_one_core": round(100 * max(agents) / during, 2),
         "prometheus_percent_of_one_core": round(100 * used["prometheus"] / during, 2),
         "share_of_the_machines_cpu": round(sum(used.values()) / during / os.cpu_count(), 4),
         "live_figures_microseconds_per_step": round(1e6 * float(out), 1),
-        "live_figures_share_of_a_step": round(float(out) / own, 6),
+        "live_figures_share_of_a_step": round(float(out) / step_seconds, 6),
         "goal": GOAL,
     }
     publish("monitoring_cost", figures, result.spec.values())

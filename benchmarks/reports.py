@@ -25,25 +25,27 @@ def reproduce(name: str, words: list[str]) -> None:
     study = name not in REPORTS
     preset = str((STUDIES / f"{name}.toml").relative_to(ROOT)) if study else name
     command = ["reproduce", f"REPORT={preset}", "SCALE=quick", *words]
-    done = subprocess.run([sys.executable, "-m", "monitor.cli", *command], cwd=ROOT)
-    if done.returncode:
-        sys.exit(done.returncode)
-    made, kept = ROOT / "sweeps" / f"{name}-quick", (STUDIES if study else KEPT) / name
-    shutil.rmtree(kept, ignore_errors=True)
-    shutil.copytree(made / "report", kept / "report")
-    minutes = sum(tried["seconds"] for tried in json.loads((made / "sweep.json").read_text())["tries"]) / 60
-    shown = " ".join(word for word in command if not word.startswith(("DATA_DIR", "DATA_CACHE")))
-    text = (made / "report.md").read_text()
-    (kept / "report.md").write_text(f"Made by `syncbed {shown}`; its runs took {minutes:.1f} minutes.\n\n{text}")
+    process = subprocess.run([sys.executable, "-m", "monitor.cli", *command], cwd=ROOT)
+    if process.returncode:
+        sys.exit(process.returncode)
+    sweep, folder = ROOT / "sweeps" / f"{name}-quick", (STUDIES if study else KEPT) / name
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(sweep / "report", folder / "report")
+    minutes = sum(tried["seconds"] for tried in json.loads((sweep / "sweep.json").read_text())["tries"]) / 60
+    command_words = " ".join(word for word in command if not word.startswith(("DATA_DIR", "DATA_CACHE")))
+    text = (sweep / "report.md").read_text()
+    (folder / "report.md").write_text(
+        f"Made by `syncbed {command_words}`; its runs took {minutes:.1f} minutes.\n\n{text}"
+    )
 
 
 def main() -> None:
-    known = [*REPORTS, *sorted(path.stem for path in STUDIES.glob("*.toml"))]
+    names = [*REPORTS, *sorted(path.stem for path in STUDIES.glob("*.toml"))]
     parser = argparse.ArgumentParser()
-    parser.add_argument("words", nargs="+", help=f"which of {', '.join(known)}, and settings of every run")
+    parser.add_argument("words", nargs="+", help=f"which of {', '.join(names)}, and settings of every run")
     words = parser.parse_args().words
-    for name in (word for word in words if word in known):
-        reproduce(name, [word for word in words if word not in known])
+    for name in (word for word in words if word in names):
+        reproduce(name, [word for word in words if word not in names])
 
 
 if __name__ == "__main__":

@@ -60,8 +60,8 @@ def plain(folder: Path) -> None:
         def do_PUT(self):
             pixels = decode(self.rfile.read(int(self.headers["Content-Length"])), shape)
             with lock:
-                found = predictor(pixels[None])[0, 1]
-            body = json.dumps({classes[i]: float(found[i]) for i in found.argsort()[::-1][:5]}).encode()
+                probabilities = predictor(pixels[None])[0, 1]
+            body = json.dumps({classes[i]: float(probabilities[i]) for i in probabilities.argsort()[::-1][:5]}).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -123,8 +123,8 @@ def wrk(kind: str, clients: int, seconds: float, script: Path) -> dict:
     """What wrk measured: answers per second, milliseconds, and answers that were none."""
     url = f"http://127.0.0.1:{PORT[kind]}/predictions/model"
     command = ["wrk", "-t1", f"-c{clients}", f"-d{seconds}", "--timeout", "30", "-s", str(script), url]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    count, micros, p50, p99, refused, lost = map(int, re.search(r"^(\d+ ){5}\d+$", done.stdout, re.M)[0].split())
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    count, micros, p50, p99, refused, lost = map(int, re.search(r"^(\d+ ){5}\d+$", process.stdout, re.M)[0].split())
     return {"per_second": count / micros * 1e6, "p50_ms": p50 / 1000, "p99_ms": p99 / 1000, "failed": refused + lost}
 
 
@@ -143,13 +143,13 @@ def main() -> None:
 
         Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)).save(image)
         script.write_text(LUA.replace("{image}", str(image)))
-        found: dict[str, dict[int, list[dict]]] = {kind: {clients: [] for clients in CLIENTS} for kind in PORT}
+        measurements: dict[str, dict[int, list[dict]]] = {kind: {clients: [] for clients in CLIENTS} for kind in PORT}
         for turn in range(turns):
             for kind in sorted(PORT, reverse=turn % 2 == 0):
                 server = start(kind, store)
                 wrk(kind, 8, 1, script)  # warm
                 for clients in CLIENTS:
-                    found[kind][clients].append(wrk(kind, clients, seconds, script))
+                    measurements[kind][clients].append(wrk(kind, clients, seconds, script))
                 server.terminate()
                 server.wait()
         server = start("batched", store)
@@ -165,12 +165,12 @@ def main() -> None:
             f"{clients} clients": {key: round(statistics.median(t[key] for t in ts), 2) for key in ts[0]}
             for clients, ts in of.items()
         }
-        for kind, of in found.items()
+        for kind, of in measurements.items()
     }
     ratios = {
         other: [
             round(mine["per_second"] / theirs["per_second"], 2)
-            for mine, theirs in zip(found["batched"][64], found[other][64], strict=True)
+            for mine, theirs in zip(measurements["batched"][64], measurements[other][64], strict=True)
         ]
         for other in ("plain", "unbatched")
     }

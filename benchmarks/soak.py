@@ -68,9 +68,9 @@ def look(client, project: str, url: str | None) -> dict[str, float]:
     with sdk.guard():
         everything = client.containers.list(all=True, filters={"label": f"{naming.PROJECT_LABEL}={project}"})
         nodes = [c for c in everything if c.labels.get(naming.ROLE_LABEL) == "node"]
-        told = [json.loads(node.exec_run(["python", "-c", LOOK]).output) for node in nodes]
-    agent, files, processes, sockets, disk = zip(*told, strict=True)
-    found = {
+        answers = [json.loads(node.exec_run(["python", "-c", LOOK]).output) for node in nodes]
+    agent, files, processes, sockets, disk = zip(*answers, strict=True)
+    values = {
         "memory of the agents, bytes": sum(agent),
         "open files in the nodes": sum(files),
         "processes in the nodes": sum(processes),
@@ -83,12 +83,12 @@ def look(client, project: str, url: str | None) -> dict[str, float]:
             text = answer.read().decode()
         for metric, name in PROMETHEUS.items():
             if value := re.search(rf"^{metric} (\S+)$", text, re.MULTILINE):
-                found[name] = float(value[1])
+                values[name] = float(value[1])
     engines = [p for p in psutil.process_iter(["name"]) if p.info["name"] == "dockerd"]
     if len(engines) == 1 and os.access(f"/proc/{engines[0].pid}/fd", os.R_OK):
-        found["memory of dockerd, bytes"] = engines[0].memory_info().rss
-        found["open files of dockerd"] = engines[0].num_fds()
-    return found
+        values["memory of dockerd, bytes"] = engines[0].memory_info().rss
+        values["open files of dockerd"] = engines[0].num_fds()
+    return values
 
 
 def judged(values: Sequence[float]) -> dict:
@@ -142,10 +142,10 @@ def main() -> int:
         raise UserError(f"RUNS={text}: a whole number from 3")
     project = naming.project({"PROJECT": os.environ["PROJECT"]} if "PROJECT" in os.environ else {})
     series, spec = soak(project, int(text))
-    found = {name: judged(values) | {"values": values} for name, values in series.items()}
+    verdicts = {name: judged(values) | {"values": values} for name, values in series.items()}
     (RESULTS / "soak.svg").write_text(figure(series))
-    publish("soak", {"runs": int(text), "series": found}, spec)
-    growing = [name for name, one in found.items() if one["verdict"] == "growing"]
+    publish("soak", {"runs": int(text), "series": verdicts}, spec)
+    growing = [name for name, one in verdicts.items() if one["verdict"] == "growing"]
     print("growing: " + "; ".join(growing) if growing else "all flat", file=sys.stderr)
     return 1 if growing else 0
 

@@ -94,20 +94,20 @@ def main() -> None:
         run = pool.submit(train, *words, f"RUNS_DIR={folder}", "DEADLINE=300")
         await_steps(run, lambda: theirs)
         await_steps(run, lambda: our_ends(Path(folder)))
-        others = [psutil.Process(rank.pid) for rank in ranks]
-        own = [p for p in psutil.Process().children() if p.pid not in {rank.pid for rank in ranks}]
+        their_processes = [psutil.Process(rank.pid) for rank in ranks]
+        our_processes = [p for p in psutil.Process().children() if p.pid not in {rank.pid for rank in ranks}]
 
         def give(ours: bool) -> None:
-            stop(others if ours else own, True)
-            stop(own if ours else others, False)
+            stop(their_processes if ours else our_processes, True)
+            stop(our_processes if ours else their_processes, False)
 
-        taken = take_turns(run, TURN_SECONDS, give)
-        both = list(pairs(taken, our_ends(Path(folder)), theirs, SETTLE_SECONDS))
+        turns = take_turns(run, TURN_SECONDS, give)
+        both = list(pairs(turns, our_ends(Path(folder)), theirs, SETTLE_SECONDS))
         result = run.result()
-    found = ratio([ours / plain for ours, plain in both], [1.0] * len(both))  # pair by pair
+    estimate = ratio([ours / plain for ours, plain in both], [1.0] * len(both))  # pair by pair
     figures = {
-        "ours_to_plain": round(found.value, 4),
-        "interval": [round(found.low, 4), round(found.high, 4)],
+        "ours_to_plain": round(estimate.value, 4),
+        "interval": [round(estimate.low, 4), round(estimate.high, 4)],
         "by_pair": [round(ours / plain, 4) for ours, plain in both],
         "goal": 1.03,
     }

@@ -44,22 +44,22 @@ def measure(cases: dict[str, list[str]], common: list[str], steps: int, turns: i
     """For each case the median over its turns of the ranks' mean figures (seconds per step, exposed, bytes sent), and
     what they were trained on: data and the nodes' limits.
     """
-    found = {name: [] for name in cases}
+    figures = {name: [] for name in cases}
     for _ in range(turns):
         for name, words in cases.items():
             result = train(*COMMON, *common, *words, f"STEPS={steps}")
             workers = [rank for rank in result.ranks if rank.is_worker]
-            found[name].append(
+            figures[name].append(
                 {
                     "step": statistics.fmean(rank.step_seconds.mean for rank in workers),
                     "exposed": statistics.fmean(rank.phase_seconds.sync for rank in workers),
                     "sent": statistics.fmean(rank.sent_bytes / rank.steps for rank in workers),
                 }
             )
-            print(name, json.dumps(found[name][-1]), file=sys.stderr)
+            print(name, json.dumps(figures[name][-1]), file=sys.stderr)
     medians = {
         name: {key: statistics.median(t[key] for t in all_turns) for key in all_turns[0]}
-        for name, all_turns in found.items()
+        for name, all_turns in figures.items()
     }
     document = result.document()
     return medians, {"data": result.data.label, "limits": document["limits"], "links": document["links"]}
@@ -72,23 +72,23 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("words", nargs="*", help="further settings of every run")
     args = parser.parse_args()
-    asked = {name: value for name, value in vars(args).items() if name != "words"}
-    spec = {"model": "vgg11", "batch": 256, "nodes": 4, "precision": "bf16", **asked}
+    arguments = {name: value for name, value in vars(args).items() if name != "words"}
+    spec = {"model": "vgg11", "batch": 256, "nodes": 4, "precision": "bf16", **arguments}
     if not args.rate:
-        found, on = measure(OPEN, args.words, args.steps, args.turns)
-        alone = found["none (psgd)"]["step"]
-        figures = {name: {"to_none": round(f["step"] / alone, 3)} for name, f in found.items()}
+        medians, on = measure(OPEN, args.words, args.steps, args.turns)
+        alone = medians["none (psgd)"]["step"]
+        figures = {name: {"to_none": round(f["step"] / alone, 3)} for name, f in medians.items()}
         publish(f"sync_cost_{on['limits'][0]['cpus']:g}_cores", figures, spec | on)
         return
-    found, on = measure(SHAPED, [*args.words, f"RATE={args.rate}"], args.steps, args.turns)
+    medians, on = measure(SHAPED, [*args.words, f"RATE={args.rate}"], args.steps, args.turns)
     bits = on["links"][0]["rate_bits"]
-    plain = found["all_reduce flat"]
+    plain = medians["all_reduce flat"]
     figures = {
         name: {
             "share_of_rate": round(f["sent"] * 8 / f["exposed"] / bits, 3),
             "exposed_to_plain": round(f["exposed"] / plain["exposed"], 3),
         }
-        for name, f in found.items()
+        for name, f in medians.items()
     }
     publish(f"sync_cost_{args.rate}", figures, spec | on)
 

@@ -28,6 +28,12 @@ class Capabilities:
     has_prometheus: bool = False
     """Whether a Prometheus scrapes its nodes, and keeps their series after the run."""
 
+    is_cluster: bool = False
+    """Whether its nodes stand in a cluster that is up before a run, under the name that PROJECT= takes."""
+
+    shares_machine: bool = False
+    """Whether its nodes share this machine's cores and its loopback."""
+
     grows_with: str | None = None
     """The goal of make that adds nodes. None: it takes as many nodes as a run asks for."""
 
@@ -39,12 +45,18 @@ class Capabilities:
 
 RUNTIMES = {
     "docker": Capabilities(
-        "docker", "containers of a cluster", faults_of_nodes=True, has_prometheus=True, grows_with="cluster-up"
+        "docker",
+        "containers of a cluster",
+        faults_of_nodes=True,
+        has_prometheus=True,
+        is_cluster=True,
+        grows_with="cluster-up",
     ),
     "local": Capabilities(
         "local",
         "local processes",
         lacks_limits="processes of this machine have no limits and links of their own",
+        shares_machine=True,
     ),
 }
 

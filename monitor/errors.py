@@ -32,10 +32,10 @@ class RunFailed(UserError):
     exit_code = FAILED
 
 
-def refuse_unknown(settings: dict[str, str], known: Collection[str]) -> None:
-    """Raises UserError for the first setting that `known` does not name."""
+def refuse_unknown(settings: dict[str, str], names: Collection[str]) -> None:
+    """Raises UserError for the first setting that `names` does not name."""
     for name, value in settings.items():
-        if name in _READ_FROM_THE_CLUSTER and name not in known:
+        if name in _READ_FROM_THE_CLUSTER and name not in names:
             raise UserError(f"{name}={value}: leave it out: the port is read from the cluster, PROJECT= says which")
-        if name not in known:
-            raise UserError(f"{name}={value}: {unknown(name, known)}")
+        if name not in names:
+            raise UserError(f"{name}={value}: {unknown(name, names)}")

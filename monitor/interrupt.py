@@ -12,7 +12,7 @@ class Stop:
     written whatever comes."""
 
     def __init__(self):
-        self.asked = False  # the run is to stop
+        self.is_requested = False  # the run is to stop
         self._phase = _BEFORE
 
     def listen(self) -> "Stop":
@@ -23,7 +23,7 @@ class Stop:
         return self
 
     def running(self) -> None:
-        """From here on nothing is raised, and `asked` must be looked at."""
+        """From here on nothing is raised, and `is_requested` must be looked at."""
         self._phase = _RUNNING
 
     def writing(self) -> None:
@@ -42,4 +42,4 @@ class Stop:
         if self._phase == _WRITING:
             os.write(2, b"the run has ended: writing the result\n")
             self._phase = _DONE  # said once
-        self.asked = True
+        self.is_requested = True

@@ -138,22 +138,21 @@ def _below(top: Path, path: str) -> Path:
 
 
 def _cpu_v1(folders: Folders) -> dict:
-    stat = _table(f"{folders[0]}/cpu.stat")
-    return {
-        "cpu_throttled_seconds": _scaled(stat.get("throttled_time"), 1e-9),
-        "cpu_periods": stat.get("nr_periods"),
-        "cpu_throttled_periods": stat.get("nr_throttled"),
-        "cpu_limit_cores": _tightest(folders, _quota_v1),
-    }
+    return _cpu(folders, "throttled_time", 1e-9, _quota_v1)
 
 
 def _cpu_v2(folders: Folders) -> dict:
+    return _cpu(folders, "throttled_usec", 1e-6, _quota_v2)
+
+
+def _cpu(folders: Folders, throttled: str, unit: float, quota: Callable[[str], float | None]) -> dict:
+    """`throttled`: the name of the time that tasks waited for the quota, in `unit` seconds."""
     stat = _table(f"{folders[0]}/cpu.stat")
     return {
-        "cpu_throttled_seconds": _scaled(stat.get("throttled_usec"), 1e-6),
+        "cpu_throttled_seconds": _scaled(stat.get(throttled), unit),
         "cpu_periods": stat.get("nr_periods"),
         "cpu_throttled_periods": stat.get("nr_throttled"),
-        "cpu_limit_cores": _tightest(folders, _quota_v2),
+        "cpu_limit_cores": _tightest(folders, quota),
     }
 
 

@@ -19,14 +19,14 @@ def ended(process: psutil.Process) -> bool:
 
 def kill(processes: Iterable[psutil.Process], seconds: float | None = None) -> list[psutil.Process]:
     """Kill them, and wait until they have ended, at most `seconds` (default SECONDS). Returns those that have not."""
-    left = list(processes)
-    for process in left:
+    alive = list(processes)
+    for process in alive:
         with suppress(psutil.Error):
             process.kill()
     until = time.monotonic() + (SECONDS if seconds is None else seconds)
-    while (left := [process for process in left if not ended(process)]) and time.monotonic() < until:
+    while (alive := [process for process in alive if not ended(process)]) and time.monotonic() < until:
         time.sleep(0.01)
-    return left
+    return alive
 
 
 def processes(pids: Iterable[int]) -> list[psutil.Process]:

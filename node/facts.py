@@ -67,9 +67,9 @@ def shaped() -> bool:
     tc-qdisc(8), ip-route(8).
     """
     with contextlib.suppress(OSError):
-        shown = subprocess.run(["tc", "qdisc", "show"], capture_output=True, text=True).stdout
+        qdiscs = subprocess.run(["tc", "qdisc", "show"], capture_output=True, text=True).stdout
         routes = subprocess.run(["ip", "route", "show"], capture_output=True, text=True).stdout
-        kinds = [line.split()[1] for line in shown.splitlines() if line.startswith("qdisc ")]
+        kinds = [line.split()[1] for line in qdiscs.splitlines() if line.startswith("qdisc ")]
         changed = any(word in ("blackhole", "congctl") for word in routes.split())
         return changed or any(kind in ("tbf", "netem") for kind in kinds)
     return False

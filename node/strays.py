@@ -24,14 +24,14 @@ def end_strays(proc: Path = Path("/proc")) -> list[int]:
     """Kill what outlived its run in this container. Returns their ids; outside a node's container, does nothing."""
     killed: dict[int, None] = {}
     for _ in range(ROUNDS):
-        left = strays(proc)
-        if not left:
+        pids = strays(proc)
+        if not pids:
             break
-        for pid in left:
+        for pid in pids:
             with suppress(OSError):  # gone already
                 os.kill(pid, signal.SIGKILL)
-        killed.update(dict.fromkeys(left))
-        _await_end(left, proc)
+        killed.update(dict.fromkeys(pids))
+        _await_end(pids, proc)
     return list(killed)
 
 

@@ -45,7 +45,7 @@ class TrainingCollector:
 
     def _remove_dead(self, files: list[Path]) -> list[Path]:
         """The files that stay."""
-        now, dead_since, kept = self._clock(), {}, []
+        now, dead_since, live_files = self._clock(), {}, []
         for file in files:
             pid = file.stem.rpartition("_")[2]
             if pid.isdigit() and not _alive(int(pid)):
@@ -54,9 +54,9 @@ class TrainingCollector:
                     with contextlib.suppress(OSError):
                         file.unlink()
                     continue
-            kept.append(file)
+            live_files.append(file)
         self._dead_since = dead_since  # without those that are gone: their process ids are given again
-        return kept
+        return live_files
 
 
 def _merged(files: list[Path]) -> dict[tuple[str, str], float]:

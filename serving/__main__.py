@@ -13,8 +13,8 @@ from pathlib import Path
 from trainer import environment
 
 
-def main() -> int:
-    """Serve until SIGTERM. Exit codes: 0 drained, 2 a port or the store cannot be had."""
+def arguments() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m serving", description="Serve exported models over HTTP.")
     parser.add_argument("--store", type=Path, required=True, help="folder of exported models")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
@@ -23,7 +23,12 @@ def main() -> int:
     parser.add_argument("--capacity", type=int, default=256, help="requests that may wait for a model (default 256)")
     parser.add_argument("--body-bytes", type=int, default=10 << 20, help="the largest body (default 10 MiB)")
     parser.add_argument("--body-seconds", type=float, default=30, help="time for a body to come (default 30)")
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Serve until SIGTERM. Exit codes: 0 drained, 2 a port or the store cannot be had."""
+    args = arguments()
     environment.settle(environment.threads(), "lo")
     from serving.hosts import Hosts
     from serving.intake import Intake
@@ -42,8 +47,8 @@ def main() -> int:
 
     async def run() -> None:
         stop, metrics = asyncio.Event(), Metrics()
-        for wanted in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(wanted, stop.set)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
         ports = " ".join(str(one.getsockname()[1]) for one in sockets)
         models, intake = (
             Models(args.store, metrics, args.capacity),

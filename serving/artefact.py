@@ -87,8 +87,8 @@ def write(folder: Path, module_state: dict[str, torch.Tensor], about: About) -> 
         raise ArtefactError(f"{broken} is not finite: training diverged; a smaller LR= would do")
     weights = save({name: value.contiguous() for name, value in module_state.items()})
     write_whole(folder / WEIGHTS, weights)  # save_file would let nobody else read it
-    said = asdict(about) | {"sha256": sha256(folder / WEIGHTS)}
-    write_whole(folder / ABOUT, json.dumps(said, indent=1, allow_nan=False) + "\n")
+    document = asdict(about) | {"sha256": sha256(folder / WEIGHTS)}
+    write_whole(folder / ABOUT, json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
 def read(folder: Path) -> About:
@@ -133,8 +133,8 @@ def check_state(module_state: dict[str, torch.Tensor], about: About) -> None:
             raise ValueError(f"model {about.model[:80]} of {about.shape} is not known here")
         with torch.device("meta"):  # of no memory
             module = load_place(MODELS[about.model].place)(len(about.classes), about.image_shape)
-        wanted = {name: value.shape for name, value in module.state_dict().items()}
-        if {name: value.shape for name, value in module_state.items()} != wanted:
+        shapes = {name: value.shape for name, value in module.state_dict().items()}
+        if {name: value.shape for name, value in module_state.items()} != shapes:
             raise ValueError(f"its weights are not those of {about.model} with {len(about.classes)} classes")
     except (ValueError, TypeError, AttributeError) as error:
         raise ArtefactError(f"this checkpoint cannot be exported: {error}; train again") from None

@@ -51,7 +51,7 @@ class Batcher:
         self._images = 0  # of all that wait
         self._last = 1  # images of the last batch
         self._news = asyncio.Event()
-        self._wanted = 0
+        self._worker_count = 0
         self._workers: dict[int, asyncio.Task] = {}
 
     def __len__(self) -> int:
@@ -59,7 +59,7 @@ class Batcher:
 
     @property
     def workers(self) -> int:
-        return self._wanted
+        return self._worker_count
 
     async def __call__(self, images: np.ndarray) -> np.ndarray:
         """What `predict` says of these images, at most `most`. Raises Refused (503)."""
@@ -78,14 +78,14 @@ class Batcher:
 
     def refuse_if_full(self) -> None:
         """Raises Refused (503), which costs less before a body is read and decoded than afterwards."""
-        if not self._wanted:
+        if not self._worker_count:
             raise busy("the model has no workers; PUT /models/<name>?min_worker=1 gives it one")
         if len(self._waiting) >= self.capacity:
             raise busy(f"{self.capacity} requests are waiting already")
 
     def scale(self, workers: int) -> None:
         """How many batches may be computed at once. With none, what waits is refused."""
-        self._wanted = workers
+        self._worker_count = workers
         for number in range(workers):
             if number not in self._workers or self._workers[number].done():
                 self._workers[number] = asyncio.create_task(self._work(number))
@@ -98,7 +98,7 @@ class Batcher:
             self._images = 0
 
     async def _work(self, number: int) -> None:
-        while number < self._wanted:
+        while number < self._worker_count:
             if not self._waiting:
                 self._news.clear()
                 await self._news.wait()
@@ -141,7 +141,7 @@ class Batcher:
         try:
             together = np.concatenate([item.images for item in batch])
             answers = await asyncio.get_running_loop().run_in_executor(self._pool, self._predict, together)
-        except Exception as error:
+        except Exception as error:  # whatever the model raises is the answer to all who asked
             for item in batch:
                 if not item.answer.done():
                     item.answer.set_exception(error)

@@ -46,8 +46,8 @@ class Hosts:
         match = _AUTHORITY.fullmatch(host)
         if match is None:
             return False
-        own = server[0].lower() if server else None
-        return match[1] in self._names or match[1] in (own, f"[{own}]")
+        server_host = server[0].lower() if server else None
+        return match[1] in self._names or match[1] in (server_host, f"[{server_host}]")
 
 
 def _same(origin: bytes | None, host: bytes | None) -> bool:

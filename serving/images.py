@@ -27,8 +27,8 @@ def is_small(body: bytes) -> bool:
     try:
         with Image.open(io.BytesIO(body), formats=FORMATS) as image:
             return image.width * image.height <= SMALL
-    except Exception:
-        return True  # it will be refused as soon
+    except Exception:  # Pillow's readers raise of all kinds, as in `decode`, which refuses it as soon
+        return True
 
 
 def decode(body: bytes, shape: tuple[int, int, int]) -> np.ndarray:

@@ -23,7 +23,7 @@ class Intake:
     def __init__(self, most_bytes: int, seconds: float, capacity: int, together_bytes: int = 128 << 20):
         self.most_bytes, self.together_bytes = most_bytes, together_bytes
         self.seconds, self.capacity = seconds, capacity
-        self._held = self._waiting = 0
+        self._held_bytes = self._waiting = 0
         self._readers = ThreadPoolExecutor(2, "reader")  # two at once: what reading takes in memory is bounded
 
     @asynccontextmanager
@@ -39,7 +39,7 @@ class Intake:
         except ClientDisconnect:
             raise Refused(LEFT, "ClientException", "the client left before its body was whole") from None
         finally:
-            self._held -= len(content)
+            self._held_bytes -= len(content)
 
     async def convert(self, read: Callable, *arguments):
         """What `read` makes of a body, in a thread. Raises Refused (503), and what `read` does."""
@@ -59,10 +59,10 @@ class Intake:
         async for chunk in request.stream():
             if len(content) + len(chunk) > self.most_bytes:
                 raise too_large
-            if self._held + len(chunk) > self.together_bytes:
+            if self._held_bytes + len(chunk) > self.together_bytes:
                 raise busy("the bodies of other requests take all the room there is")
             content += chunk
-            self._held += len(chunk)
+            self._held_bytes += len(chunk)
 
 
 async def file_in(request: Request, body: bytes) -> bytes:

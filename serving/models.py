@@ -129,12 +129,12 @@ class Models:
         Raises Refused: 404; 403 for a default beside other versions.
         """
         async with self._lock:
-            gone = [self.find(name, version)] if version else self.versions(name)
+            versions = [self.find(name, version)] if version else self.versions(name)
             served = self._served[name]
-            if len(gone) < len(served) and gone[0].default:
+            if len(versions) < len(served) and versions[0].default:
                 message = f"Cannot remove default version for model {name}: another must be made the default first"
                 raise Refused(403, "InvalidModelVersionException", message)
-            for one in gone:
+            for one in versions:
                 del served[one.version]
                 one.batcher.scale(0)
             if not served:
@@ -143,9 +143,9 @@ class Models:
 
     def set_default(self, name: str, version: str) -> None:
         """Raises Refused (404)."""
-        chosen = self.find(name, version)
+        default = self.find(name, version)
         for one in self.versions(name):
-            one.default = one is chosen
+            one.default = one is default
         self._remember()
 
     def scale(self, name: str, version: str | None, workers: int) -> Version:
@@ -158,7 +158,7 @@ class Models:
     def _remember(self) -> None:
         if self._recalling:  # killed now, it would have forgotten those that come next
             return
-        said = [
+        entries = [
             {
                 "url": one.url,
                 "name": one.name,
@@ -171,7 +171,7 @@ class Models:
             for one in self.all()
         ]
         try:
-            write_whole(self.store / MEMORY, json.dumps(said))
+            write_whole(self.store / MEMORY, json.dumps(entries))
         except OSError as error:  # it is served all the same
             print(f"{self.store / MEMORY}: cannot be written ({error}); a restart will not know", flush=True)
 

@@ -94,7 +94,7 @@ async def _infer(models: Models, intake: Intake, request: Request) -> JSONRespon
     model.batcher.refuse_if_full()
     shape = model.about.image_shape
     async with intake.body(request) as body:
-        identity, wanted, images = await intake.convert(read, body, shape, model.batcher.most)
+        identity, output_names, images = await intake.convert(read, body, shape, model.batcher.most)
     predictions = finite(await model.batcher(images))
     outputs = [
         {
@@ -103,7 +103,7 @@ async def _infer(models: Models, intake: Intake, request: Request) -> JSONRespon
             "shape": [len(predictions), predictions.shape[2]],
             "data": predictions[:, OUTPUTS[name]].ravel().tolist(),
         }
-        for name in wanted
+        for name in output_names
     ]
     answer = {"model_name": model.name, "model_version": model.version, "outputs": outputs}
     if identity:
@@ -145,10 +145,10 @@ def _output_names(outputs: object) -> list[str]:
     if not outputs:
         return list(OUTPUTS)
     names = [one.get("name") for one in outputs if isinstance(one, dict)] if isinstance(outputs, list) else []
-    wanted = [name for name in names if isinstance(name, str) and name in OUTPUTS]
-    if not isinstance(outputs, list) or len(wanted) < len(outputs):
+    known_names = [name for name in names if isinstance(name, str) and name in OUTPUTS]
+    if not isinstance(outputs, list) or len(known_names) < len(outputs):
         raise bad(f"outputs: a list of {', '.join(OUTPUTS)}")
-    return list(dict.fromkeys(wanted))
+    return list(dict.fromkeys(known_names))
 
 
 def _refuse_endless(body: bytes, shape: tuple[int, ...], most: int) -> None:

@@ -138,7 +138,7 @@ def main() -> NoReturn:
     rank.begin()
     try:
         run(rank)
-    except BaseException as error:
+    except BaseException as error:  # all there are: `classify` says whose fault each is
         rank.fail(*classify(error), traceback.format_exc())
     rank.finish_telling()
     sys.stderr.flush()

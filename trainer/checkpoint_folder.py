@@ -53,8 +53,8 @@ def complete_ones(checkpoints: Path) -> list[Path]:
     """The complete checkpoints in a run's folder of them, by step."""
     if not is_folder(checkpoints):
         return []
-    named = [path for path in checkpoints.iterdir() if is_checkpoint(path.name)]  # and no copy of one
-    whole = [path for path in named if is_folder(path) and os.path.lexists(path / COMPLETE)]
+    candidates = [path for path in checkpoints.iterdir() if is_checkpoint(path.name)]  # and no copy of one
+    whole = [path for path in candidates if is_folder(path) and os.path.lexists(path / COMPLETE)]
     return sorted(whole, key=lambda path: int(path.name[5:]))
 
 

@@ -147,13 +147,10 @@ class Finished(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Failed(Event):
-    """The rank's last word when something went wrong.
-
-    `kind` says whose fault it looks like from here.
+    """The rank's last word when something went wrong. `kind`: whose fault it looks like from here.
 
     own: this rank's error. peer: another rank is gone. deadline: a collective took longer than
-    DEADLINE.
-    mismatch: ranks disagree about a collective. input: data or spec cannot be used.
+    DEADLINE. mismatch: ranks disagree about a collective. input: data or spec cannot be used.
     """
 
     kind: str

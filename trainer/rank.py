@@ -38,16 +38,16 @@ class Rank:
 
     def finish_telling(self, seconds: float | None = None) -> None:
         """Wait until all that was told is written, or for so many seconds."""
-        written = threading.Event()
-        self._outbox.put(written)
-        written.wait(seconds)
+        marker = threading.Event()
+        self._outbox.put(marker)
+        marker.wait(seconds)
 
     def _write(self, stream: TextIO) -> None:
         try:
             while True:
                 match self._outbox.get():
-                    case threading.Event() as written:
-                        written.set()
+                    case threading.Event() as marker:
+                        marker.set()
                     case event:
                         events.write(event, stream)
         except OSError:
@@ -62,8 +62,8 @@ class Rank:
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         signal.set_wakeup_fd(writing)  # written to by Python's C handler, in whichever thread the signal arrives
-        for wanted in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(wanted, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
         threading.Thread(target=self._signals, args=(reading,), daemon=True, name="signals").start()
         threading.Thread(target=self._heartbeat, daemon=True, name="heartbeat").start()
 

@@ -93,9 +93,9 @@ def received_lines(path: Path, most_line: int = MOST_LINE, most_bytes: int = MOS
     with open_received(path) as file:
         if os.fstat(file.fileno()).st_size > most_bytes:
             raise ReceivedError(f"{path.name} is larger than {most_bytes} bytes")
-        passing_over, left = False, most_bytes
-        while left > 0 and (line := file.readline(most_line)):
-            left -= len(line)
+        passing_over, bytes_left = False, most_bytes
+        while bytes_left > 0 and (line := file.readline(most_line)):
+            bytes_left -= len(line)
             is_whole = line.endswith(b"\n") or len(line) < most_line
             if is_whole and not passing_over:
                 yield line.decode().rstrip("\r\n")

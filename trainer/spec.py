@@ -221,7 +221,7 @@ class RunSpec:
         if values.get("model") in MODELS:
             values.setdefault("data", default_data(values["model"]))
             values.setdefault("lr", MODELS[values["model"]].lr)
-        strategy = SYNCS.get(values.get("sync", cls.sync), SYNCS["ddp"])
+        strategy = SYNCS.get(values.get("sync", cls.sync), SYNCS[cls.sync])
         if strategy.one_node:
             values.setdefault("nodes", 1)
         if strategy.shared_memory:

@@ -39,50 +39,50 @@ def up(settings: dict[str, str], args) -> int:
     _, compose_version = compose.compose_command()
     with sdk.guard(), alone(project(settings), f"cluster {project(settings)}"):
         host = client.info()
-        wanted = ClusterSettings.from_settings(settings, host["NCPU"], host["MemTotal"])
-        _start(client, wanted)
-        facts = _verify(client, wanted)
-        addresses = urls(client, wanted.project)
+        cluster = ClusterSettings.from_settings(settings, host["NCPU"], host["MemTotal"])
+        _start(client, cluster)
+        facts = _verify(client, cluster)
+        addresses = urls(client, cluster.project)
     seconds = round(time.monotonic() - begin, 1)
     if args.json:
         nodes = [{"name": name, **node} for name, node in facts.items()]
         engine = {"engine": host["ServerVersion"], "compose": compose_version}
-        print(json.dumps({"project": wanted.project, "nodes": nodes, "urls": addresses, "seconds": seconds} | engine))
+        print(json.dumps({"project": cluster.project, "nodes": nodes, "urls": addresses, "seconds": seconds} | engine))
         return 0
     for name, node in facts.items():
         cores, memory = node["cpu_limit_cores"] or 0.0, node["memory_limit_bytes"] or 0  # verified: both are there
         print(f"  {name:12}{node['addresses'][0]:16}{plural(cores, 'core')}  {memory / 2**30:.2f} GiB")
     for name, url in addresses.items():
         print(f"  {name:12}{url}")
-    print(f"cluster {wanted.project} is up, limits read back from inside; {seconds} s")
+    print(f"cluster {cluster.project} is up, limits read back from inside; {seconds} s")
     return 0
 
 
-def _start(client: DockerClient, wanted: ClusterSettings) -> None:
+def _start(client: DockerClient, cluster: ClusterSettings) -> None:
     """Bring the cluster up from whatever is there. Raises UserError and RunFailed."""
-    present = containers(client, wanted.project)
-    check_host_port(client, wanted.project, "PROMETHEUS_PORT", wanted.prometheus_port)
+    present = containers(client, cluster.project)
+    check_host_port(client, cluster.project, "PROMETHEUS_PORT", cluster.prometheus_port)
     paused = mending.unpause(present)  # a paused node cannot say whether a run holds it
-    _refuse_while_training(wanted, present)
-    tags = images.ensure(client, wanted.images)
+    _refuse_while_training(cluster, present)
+    tags = images.ensure(client, cluster.images)
     if tags.grafana:
-        check_host_port(client, wanted.project, "GRAFANA_PORT", wanted.grafana_port)
-    say(f"starting {wanted.stated()}")
-    services = [*wanted.node_names(), "prometheus"]
+        check_host_port(client, cluster.project, "GRAFANA_PORT", cluster.grafana_port)
+    say(f"starting {cluster.stated()}")
+    services = [*cluster.node_names(), "prometheus"]
     if tags.grafana:
         services.append("grafana")
     serving = ports_of(present)
     if serving:  # a server of models stays, on its ports
         services.append(SERVICE)
     remove_containers([c for c in present if c.labels.get(SERVICE_LABEL) not in services])
-    kept = [c for c in present if c.labels.get(SERVICE_LABEL) in services]
-    mending.restart([c for c in kept if c in paused or mending.unhealthy(c)])
+    remaining = [c for c in present if c.labels.get(SERVICE_LABEL) in services]
+    mending.restart([c for c in remaining if c in paused or mending.unhealthy(c)])
     wait = ("--wait", "--wait-timeout", str(_HEALTHY_WITHIN_SECONDS))
     try:
-        variables = wanted.variables(tags) | serving
-        compose.compose(wanted.project, variables, "up", "--detach", "--no-build", *wait, *services)
+        variables = cluster.variables(tags) | serving
+        compose.compose(cluster.project, variables, "up", "--detach", "--no-build", *wait, *services)
     except UserError:
-        _show_sick(client, wanted.project)
+        _show_sick(client, cluster.project)
         raise
 
 
@@ -155,18 +155,18 @@ def logs(settings: dict[str, str], args) -> int:
     return subprocess.run(command).returncode
 
 
-def _refuse_while_training(wanted: ClusterSettings, present: list[Container]) -> None:
+def _refuse_while_training(cluster: ClusterSettings, present: list[Container]) -> None:
     """Changing a cluster restarts its nodes: not under a run. Rank 0 of every run is on the first node."""
     for container in present:
         if container.labels.get(SERVICE_LABEL) == "trainer-0" and (run := _held_by(container)):
             raise UserError(
-                f"run {run} is going on in cluster {wanted.project}: wait for its end, or stop it with Ctrl-C there"
+                f"run {run} is going on in cluster {cluster.project}: wait for its end, or stop it with Ctrl-C there"
             )
 
 
-def _verify(client: DockerClient, wanted: ClusterSettings) -> dict[str, inspection.NodeFacts]:
+def _verify(client: DockerClient, cluster: ClusterSettings) -> dict[str, inspection.NodeFacts]:
     """Ask every node, from inside, whether it is what was asked for. Raises RunFailed naming the first that is not."""
-    nodes = {c.labels[SERVICE_LABEL]: c for c in containers(client, wanted.project) if c.labels[ROLE_LABEL] == "node"}
+    nodes = {c.labels[SERVICE_LABEL]: c for c in containers(client, cluster.project) if c.labels[ROLE_LABEL] == "node"}
 
     def look() -> dict[str, inspection.NodeFacts]:
         with ThreadPoolExecutor(16) as pool:
@@ -174,18 +174,18 @@ def _verify(client: DockerClient, wanted: ClusterSettings) -> dict[str, inspecti
 
     facts = look()
     shaped = {node: facts[name]["shaped"] for name, node in nodes.items()}
-    if nodes and wires.take_back(client, shaped, wanted.project, next(iter(nodes.values())), "cluster-up"):
+    if nodes and wires.take_back(client, shaped, cluster.project, next(iter(nodes.values())), "cluster-up"):
         facts = look()  # a run whose orchestrator was killed had taken nothing back
-    if list(facts) != wanted.node_names():
-        mends = f"make cluster-down cluster-up{naming.words(wanted.project)} mends it"
-        raise RunFailed(f"asked for {wanted.nodes} nodes, found {', '.join(facts) or 'none'}: {mends}")
+    if list(facts) != cluster.node_names():
+        mends = f"make cluster-down cluster-up{naming.words(cluster.project)} mends it"
+        raise RunFailed(f"asked for {cluster.nodes} nodes, found {', '.join(facts) or 'none'}: {mends}")
     for rank, (name, fact) in enumerate(facts.items()):
         expected = {
             "hostname": name,
             "rank": rank,
-            "world_size": wanted.nodes,
-            "cpu_limit_cores": wanted.cpus,
-            "memory_limit_bytes": wanted.memory_bytes,
+            "world_size": cluster.nodes,
+            "cpu_limit_cores": cluster.cpus,
+            "memory_limit_bytes": cluster.memory_bytes,
             "shm_bytes": SHM_BYTES,
         }
         for key, value in expected.items():

@@ -20,9 +20,9 @@ def cores(text: str | None, nodes: int, host: int) -> float:
     """CPUS= of a node, by default an equal share of the host's. Raises UserError."""
     if text is None:
         return int(1000 * host / nodes) / 1000  # down: the shares together are never more than the host
-    wanted = f"CPUS={text}: cores per node, a number from 0.05 to the host's {host}"
+    message = f"CPUS={text}: cores per node, a number from 0.05 to the host's {host}"
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)?|\.[0-9]+", text) or not 0.05 <= float(text) <= host:
-        raise UserError(wanted)
+        raise UserError(message)
     return round(float(text), 3)
 
 

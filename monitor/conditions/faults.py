@@ -152,9 +152,9 @@ def _check_time(fault: Fault, text: str, spec: RunSpec) -> None:
 def _check_options(fault: Fault, text: str) -> None:
     words = [name for name, _ in fault.options]
     shaping = {name.lower() for name in links.SETTINGS} - {"congestion"}
-    known = {"slow": {"cpus"}, "link": shaping}.get(fault.kind, set())
-    lacks = bool(known) and not words
-    if not set(words) <= known or len(set(words)) < len(words) or lacks:
+    option_names = {"slow": {"cpus"}, "link": shaping}.get(fault.kind, set())
+    lacks = bool(option_names) and not words
+    if not set(words) <= option_names or len(set(words)) < len(words) or lacks:
         raise SpecError(SETTING, text, f"as {EXAMPLES[fault.kind]}")
     if fault.kind == "slow":
         number = re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?|\.[0-9]{1,3}", fault.options[0][1])

@@ -135,10 +135,10 @@ def find(url: str, run: str, words: str = "") -> Window:
 
 def windows(url: str) -> dict[str, Window]:
     """Every run that Prometheus has seen, by its id. Raises NotAnswering."""
-    seen = f"timestamp({RUN_INFO})[{_LOOK_BACK}:1s]"
+    timestamps = f"timestamp({RUN_INFO})[{_LOOK_BACK}:1s]"
     first, last = (
         {series["metric"]["run"]: float(series["value"][1]) for series in prometheus.query(url, expression)}
-        for expression in (f"min by (run) (min_over_time({seen}))", f"max by (run) (max_over_time({seen}))")
+        for expression in (f"min by (run) (min_over_time({timestamps}))", f"max by (run) (max_over_time({timestamps}))")
     )
     return {run: Window(run, first[run], last[run]) for run in first.keys() & last.keys()}
 

@@ -18,6 +18,8 @@ def build() -> dict:
             _scraped(),
             row("CPU"),
             *_cpu(),
+            *_throttling(),
+            _cpu_by_mode(),
             row("Memory"),
             *_memory(),
             row("Network"),
@@ -70,8 +72,6 @@ def _scraped() -> dict:
 
 
 def _cpu() -> list[dict]:
-    throttled = _rate("syncbed_node_cpu_throttled_periods_total")
-    periods = _rate("syncbed_node_cpu_periods_total")
     return [
         series(
             "CPU",
@@ -91,6 +91,13 @@ def _cpu() -> list[dict]:
             {"{{node}}": f"node:syncbed_node_cpu_utilisation:rate10s{{{NODE}}}"},
             min=0,
         ),
+    ]
+
+
+def _throttling() -> list[dict]:
+    throttled = _rate("syncbed_node_cpu_throttled_periods_total")
+    periods = _rate("syncbed_node_cpu_periods_total")
+    return [
         series(
             "CPU throttled",
             "Share of the quota's periods in which the node had used its CPU up and had to wait.",
@@ -108,16 +115,19 @@ def _cpu() -> list[dict]:
             min=0,
             width=THIRD,
         ),
-        series(
-            "CPU by mode",
-            "Cores in use in user code and in the kernel.",
-            "none",
-            {"{{node}} {{mode}}": _rate("syncbed_node_cpu_seconds_total", "node, mode")},
-            min=0,
-            decimals=2,
-            width=THIRD,
-        ),
     ]
+
+
+def _cpu_by_mode() -> dict:
+    return series(
+        "CPU by mode",
+        "Cores in use in user code and in the kernel.",
+        "none",
+        {"{{node}} {{mode}}": _rate("syncbed_node_cpu_seconds_total", "node, mode")},
+        min=0,
+        decimals=2,
+        width=THIRD,
+    )
 
 
 def _memory() -> list[dict]:

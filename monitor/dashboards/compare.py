@@ -99,40 +99,41 @@ def _trend(title: str, description: str, unit: str, query: str) -> dict:
     return chart
 
 
-def _whole() -> list[dict]:
-    def bars(title: str, description: str, unit: str, value: str, over: str = "last", empty: str = "") -> dict:
-        query = f"{over}_over_time((max by (run) ({run_of(value)})){_EACH})"
-        chart = panel("bargauge", title, description, unit, {"{{run}}": query}, instant=True, width=THIRD, empty=empty)
-        chart["maxDataPoints"] = _POINTS
-        chart["fieldConfig"]["defaults"] |= {"min": 0, "color": {"mode": "palette-classic"}}
-        chart["options"] = {
-            "orientation": "horizontal",
-            "displayMode": "basic",
-            "showUnfilled": True,
-            "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
-        }
-        return chart
+def _bars(title: str, description: str, unit: str, value: str, over: str = "last", empty: str = "") -> dict:
+    query = f"{over}_over_time((max by (run) ({run_of(value)})){_EACH})"
+    chart = panel("bargauge", title, description, unit, {"{{run}}": query}, instant=True, width=THIRD, empty=empty)
+    chart["maxDataPoints"] = _POINTS
+    chart["fieldConfig"]["defaults"] |= {"min": 0, "color": {"mode": "palette-classic"}}
+    chart["options"] = {
+        "orientation": "horizontal",
+        "displayMode": "basic",
+        "showUnfilled": True,
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+    }
+    return chart
 
+
+def _whole() -> list[dict]:
     def of_rank0(total: str, selector: str, per: str) -> str:
         """Since the run began, up to its last scrape: the mean over the run, exactly."""
         totals = f'sum by (node) (syncbed_training_{total}{{rank="0", {selector}}})'
         return f'{totals} / on (node) (max by (node) (syncbed_training_step_seconds_{per}{{rank="0"}}) > 0)'
 
     return [
-        bars(
+        _bars(
             "Samples per second",
             "Of all ranks together, mean over the run.",
             "none",
             f"{_rank0('syncbed_training_step')} * 0 + on () group_left () cluster:syncbed_training_samples:rate1m",
             over="avg",  # of the moments: ranks end one after the other, and the last moment has not all of them
         ),
-        bars(
+        _bars(
             "Exposed sync",
             "Share of rank 0's steps that waits for synchronisation, mean over the run.",
             "percentunit",
             of_rank0("phase_seconds_sum", 'phase="sync"', "sum"),
         ),
-        bars(
+        _bars(
             "Bytes sent per step",
             "By rank 0, mean over the run.",
             "bytes",

@@ -14,7 +14,15 @@ def build() -> dict:
         UID,
         "Training",
         "The run that is on: loss, accuracy, speed, where a step's time goes, and the bytes it sends.",
-        [row("Progress"), *_progress(), row("Step"), *_step(), row("Synchronisation"), *_traffic()],
+        [
+            row("Progress"),
+            *_progress(),
+            row("Step"),
+            *_step(),
+            row("Synchronisation"),
+            *_traffic(),
+            *_synchronisations(),
+        ],
     )
 
 
@@ -67,23 +75,6 @@ def _step() -> list[dict]:
     def phase(name: str) -> str:
         return f'avg(rank:syncbed_training_phase_seconds:mean1m{{{NODE}, phase="{name}"}}) {OF_RUN}'
 
-    distribution = panel(
-        "heatmap",
-        "Step time, distribution",
-        "How many steps, of all ranks, took how long.",
-        "none",
-        {"{{le}}": f"sum by (le) (increase(syncbed_training_step_seconds_bucket{{{NODE}}}{RATE})) {OF_RUN}"},
-        form="heatmap",
-        width=THIRD,
-    )
-    distribution["options"] = {
-        "calculate": False,
-        "yAxis": {"unit": "s", "axisPlacement": "left"},
-        "cellGap": 1,
-        "color": {"mode": "scheme", "scheme": "Blues", "steps": 32},
-        "legend": {"show": True},
-        "tooltip": {"mode": "single", "showColorScale": True, "yHistogram": True},
-    }
     return [
         series(
             "Step phases",
@@ -109,7 +100,7 @@ def _step() -> list[dict]:
             min=0,
             width=THIRD,
         ),
-        distribution,
+        _distribution(),
         series(
             "Stragglers",
             "Seconds that each rank computes in a step, over the median of a slow rank's peers: of two, the faster.",
@@ -120,6 +111,27 @@ def _step() -> list[dict]:
             width=THIRD,
         ),
     ]
+
+
+def _distribution() -> dict:
+    heatmap = panel(
+        "heatmap",
+        "Step time, distribution",
+        "How many steps, of all ranks, took how long.",
+        "none",
+        {"{{le}}": f"sum by (le) (increase(syncbed_training_step_seconds_bucket{{{NODE}}}{RATE})) {OF_RUN}"},
+        form="heatmap",
+        width=THIRD,
+    )
+    heatmap["options"] = {
+        "calculate": False,
+        "yAxis": {"unit": "s", "axisPlacement": "left"},
+        "cellGap": 1,
+        "color": {"mode": "scheme", "scheme": "Blues", "steps": 32},
+        "legend": {"show": True},
+        "tooltip": {"mode": "single", "showColorScale": True, "yHistogram": True},
+    }
+    return heatmap
 
 
 def _traffic() -> list[dict]:
@@ -133,7 +145,7 @@ def _traffic() -> list[dict]:
                 _RANK: _of_rank("rank:syncbed_training_bytes_per_step:mean1m", selector),
                 _RANK + " formula": _of_rank("syncbed_training_expected_bytes", selector),
             },
-            empty="one rank alone, or no formula",
+            empty=f"{_ONE_RANK}, or no formula",
             min=0,
         )
 
@@ -153,6 +165,11 @@ def _traffic() -> list[dict]:
             empty=_ONE_RANK,
             min=0,
         ),
+    ]
+
+
+def _synchronisations() -> list[dict]:
+    return [
         series(
             "Synchronisations",
             "How often each rank's replica was brought together with the others in this run.",

@@ -31,47 +31,32 @@ def prepare(
     say=print,
     verify: bool = False,
     shape: Shape | None = None,
+    or_synthetic: bool = False,
 ) -> Prepared:
     """The prepared folder of the data set `name`, a key of trainer.registry.DATA: at once when the cache has it whole.
 
     `shape` (channels, height, width) is for data made in any shape; without it that is 3x32x32.
     `verify` compares the checksums of what the cache has too, not only sizes; what is damaged is prepared anew.
+    `or_synthetic`: the user named no DATA, so synthetic images, with a warning, take the place of
+    what cannot be fetched. A DATA_DIR was named by the user: nothing takes its place.
     Raises UserError when it cannot be had (the line says what would do), RunFailed when the disk is full.
     """
+    how = {"seed": seed, "cache": cache, "say": say, "verify": verify}
     try:
-        return _prepare(name, shape, seed=seed, data_dir=data_dir, cache=cache, say=say, verify=verify)
+        return _prepare(name, shape, data_dir=data_dir, **how)
     except Unavailable as error:
-        raise UserError(
-            f"DATA={name} cannot be fetched ({error}); "
-            f"a network (then `make data DATA={name}`), DATA_DIR=folder with its files, or DATA=synthetic would do"
-        ) from error
-
-
-def default(
-    name: str = "cifar10",
-    *,
-    seed: int,
-    data_dir: Path | None,
-    cache: Path,
-    say=print,
-    verify: bool = False,
-    shape: Shape | None = None,
-) -> Prepared:
-    """What a run uses whose user named no DATA: `name`, and where it cannot be fetched synthetic, with a warning.
-
-    `name` is the default of the model, trainer.registry.default_data. A DATA_DIR was named by the user: one that cannot
-    be used raises UserError here too. The rest is as in `prepare`.
-    """
-    try:
-        return _prepare(name, shape, seed=seed, data_dir=data_dir, cache=cache, say=say, verify=verify)
-    except Unavailable as error:
+        if not or_synthetic:
+            raise UserError(
+                f"DATA={name} cannot be fetched ({error}); "
+                f"a network (then `make data DATA={name}`), DATA_DIR=folder with its files, or DATA=synthetic would do"
+            ) from error
         say(
             f"warning: {name} cannot be fetched ({error}), so synthetic images are used instead; "
             "DATA_DIR=folder with its files or a network would do, DATA=synthetic silences this"
         )
-        prepared = _prepare("synthetic", shape, seed=seed, data_dir=None, cache=cache, say=say, verify=verify)
-        label = f"{prepared.label} (no DATA named, {name} could not be fetched)"
-        return replace(prepared, label=label, manifest=prepared.manifest | {"label": label})
+    prepared = _prepare("synthetic", shape, data_dir=None, **how)
+    label = f"{prepared.label} (no DATA named, {name} could not be fetched)"
+    return replace(prepared, label=label, manifest=prepared.manifest | {"label": label})
 
 
 def _prepare(name: str, shape: Shape | None, **how) -> Prepared:
@@ -83,8 +68,8 @@ def _prepare(name: str, shape: Shape | None, **how) -> Prepared:
 
 def folder(settings: dict[str, str]) -> Path | None:
     """The folder that DATA_DIR= names, if any. Raises UserError for the home of a user who is not known here."""
-    named = settings.get("DATA_DIR")
+    text = settings.get("DATA_DIR")
     try:
-        return Path(named).expanduser() if named is not None else None
+        return Path(text).expanduser() if text is not None else None
     except RuntimeError:
-        raise UserError(f"DATA_DIR={named}: there is no such user here; give the folder's whole path") from None
+        raise UserError(f"DATA_DIR={text}: there is no such user here; give the folder's whole path") from None

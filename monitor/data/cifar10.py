@@ -83,11 +83,11 @@ def _layout(data_dir: Path) -> tuple[Path, list[str]]:
         numbers = sorted(int(match[1]) for name in names if (match := TRAIN.fullmatch(name)))
         if not numbers and META not in names and TEST not in names:
             continue
-        wanted = [META, *(f"data_batch_{i}" for i in range(1, max(numbers, default=1) + 1)), TEST]
-        missing = [name for name in wanted if name not in names]
+        file_names = [META, *(f"data_batch_{i}" for i in range(1, max(numbers, default=1) + 1)), TEST]
+        missing = [name for name in file_names if name not in names]
         if missing:
             raise UserError(f"DATA_DIR={data_dir}: {', '.join(missing)} missing in {folder}; copy the whole folder")
-        return folder, wanted
+        return folder, file_names
     raise folders.not_here(data_dir, "CIFAR-10", looked_for, places[data_dir])
 
 

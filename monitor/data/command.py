@@ -6,7 +6,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from monitor.data.catalogue import CACHE, default, folder, prepare
+from monitor.data.catalogue import CACHE, folder, prepare
 from trainer.registry import DATA
 from trainer.spec import RunSpec, SpecError, shape_text, unknown
 
@@ -36,8 +36,7 @@ def command(settings: dict[str, str], args) -> int:
     if "MODEL" in settings:
         spec = RunSpec.from_settings({word: settings[word] for word in ("DATA", "MODEL") if word in settings})
         name, shape = spec.data, spec.shape
-    prepare_data = prepare if "DATA" in settings else default
-    prepared = prepare_data(
+    prepared = prepare(
         name,
         seed=int(seed),
         shape=shape,
@@ -45,6 +44,7 @@ def command(settings: dict[str, str], args) -> int:
         cache=Path(settings.get("DATA_CACHE", CACHE)),
         say=partial(print, file=sys.stderr if args.json else sys.stdout),
         verify=True,
+        or_synthetic="DATA" not in settings,
     )
     manifest = prepared.manifest
     if args.json:

@@ -170,13 +170,13 @@ def mean_and_std(images: np.ndarray) -> tuple[list[float], list[float]]:
 
 
 def _write(folder: Path, content: Content) -> None:
-    written = {}
+    digests = {}
     for name in ARRAYS:
         with (folder / f"{name}.npy").open("wb") as file:
             # Into a real file numpy writes by C's fwrite, whose failure arrives as an OSError without errno.
             sink = HashingFile(file)
             np.save(sink, getattr(content, name), allow_pickle=False)
-        written[f"{name}.npy"] = {"bytes": sink.bytes, "sha256": sink.sha256}
+        digests[f"{name}.npy"] = {"bytes": sink.bytes, "sha256": sink.sha256}
     mean, std = mean_and_std(content.train_images)
     manifest = {
         "schema": SCHEMA,
@@ -190,7 +190,7 @@ def _write(folder: Path, content: Content) -> None:
         "test_samples": len(content.test_images),
         "source": content.source,
         "label": content.label,
-        "files": written,
+        "files": digests,
     }
     whole = manifest | {"sha256": _digest(manifest)}  # of all the rest: what is read back is what was written
     (folder / "manifest.json").write_text(json.dumps(whole, indent=1) + "\n")

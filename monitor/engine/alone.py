@@ -17,7 +17,7 @@ def alone(name: str, what: str, needed: bool = True) -> Iterator[None]:
     """
     try:
         checkout.BUILD.mkdir(exist_ok=True)
-        held = lock(
+        command_lock = lock(
             checkout.BUILD / f"{name}.lock",
             on_busy=lambda: say(f"waiting for another command that is changing {what}"),
         )
@@ -26,6 +26,6 @@ def alone(name: str, what: str, needed: bool = True) -> Iterator[None]:
         if needed:
             raise UserError(f"{problem}: make it writable; builds are logged there") from None
         say(f"warning: {problem}; let no other command change {what} now")
-        held = nullcontext()
-    with held:
+        command_lock = nullcontext()
+    with command_lock:
         yield

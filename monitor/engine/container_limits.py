@@ -12,7 +12,7 @@ PERIOD = 100_000  # microseconds in which a node may use its quota of CPU time; 
 QUOTA_LABEL, MEMORY_LABEL = "syncbed.cpu_quota", "syncbed.memory"
 
 
-def own(container: Container) -> Limits:
+def original(container: Container) -> Limits:
     """What the cluster gave this node."""
     if QUOTA_LABEL not in container.labels:  # of an older syncbed, which changed none
         return now(container)
@@ -30,14 +30,14 @@ def now(container: Container) -> Limits:
     return {"cpus": cores or None, "memory_bytes": memory or None}
 
 
-def put(container: Container, wanted: Limits) -> bool:
+def put(container: Container, limits: Limits) -> bool:
     """Hold the node to these from now on. Returns whether that was a change. Raises what the docker SDK raises.
 
-    `wanted`: both limits as numbers; a node of a cluster has both.
+    `limits`: both limits as numbers; a node of a cluster has both.
     """
-    if not wrong(now(container), wanted):
+    if not wrong(now(container), limits):
         return False
-    cores, memory = wanted["cpus"], wanted["memory_bytes"]
+    cores, memory = limits["cpus"], limits["memory_bytes"]
     assert cores is not None
     container.update(
         cpu_period=PERIOD,

@@ -155,10 +155,10 @@ class _Registry:
 
     def pull(self, image: str) -> bool:
         say(f"pulling {image}")
-        done = subprocess.run([compose.docker_cli(), "pull", "--quiet", image], capture_output=True, text=True)
-        if done.returncode == 0:
+        process = subprocess.run([compose.docker_cli(), "pull", "--quiet", image], capture_output=True, text=True)
+        if process.returncode == 0:
             return True
-        reason = sdk.one_line(done.stderr)
+        reason = sdk.one_line(process.stderr)
         if "no space left" in reason:
             raise sdk.explain_text(reason)
         say(f"{image} cannot be pulled ({reason})")

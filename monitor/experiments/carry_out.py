@@ -7,8 +7,8 @@ from rich.text import Text
 
 from monitor.clock import CLOCK
 from monitor.errors import FAILED, Busy, UserError
-from monitor.experiments.sweep import Sweep, Try, goes_on
-from monitor.experiments.sweep_folder import alone, begun
+from monitor.experiments.sweep import Sweep, Try, load_matching
+from monitor.experiments.sweep_folder import alone, has_sweep
 from monitor.interrupt import Stop
 from monitor.results import text
 from monitor.results.text import duration
@@ -24,18 +24,18 @@ def carry_out(sweep: Sweep, say: Console) -> int:
     when another run holds the nodes.
     """
     with alone(sweep.folder):
-        if begun(sweep.folder):
-            now = goes_on(sweep.folder, sweep.asked)
+        if has_sweep(sweep.folder):
+            now = load_matching(sweep.folder, sweep.settings)
             sweep.cells, sweep.notes, sweep.tries = now.cells, now.notes, now.tries
         sweep.save()
         total, failed = sweep.total, 0
         for line in sweep.notes:
             say.print(line, highlight=False)
-        before = sum(sweep.done(*which) for which in sweep.order())
+        before = sum(sweep.is_finished(*which) for which in sweep.order())
         if before:
             say.print(f"{before} of {total} runs are finished already", highlight=False)
         for place, (cell, repeat) in enumerate(sweep.order(), 1):
-            if sweep.done(cell, repeat):
+            if sweep.is_finished(cell, repeat):
                 continue
             say.print(_heading(sweep, place, total, cell, repeat), highlight=False)
             stop = Stop().listen()
@@ -44,19 +44,19 @@ def carry_out(sweep: Sweep, say: Console) -> int:
                 failed += attempt.error is not None
                 sweep.tries.append(attempt)
                 sweep.save()
-                if attempt.run and sweep.asked.get("KEEP") != "1":
+                if attempt.run and sweep.settings.get("KEEP") != "1":
                     shutil.rmtree(sweep.folder / attempt.run / FOLDER, ignore_errors=True)
-            if stop.asked:
+            if stop.is_requested:
                 say.print("stopped; the same command goes on from here", highlight=False)
                 return FAILED
     return FAILED if failed else 0
 
 
 def _heading(sweep: Sweep, place: int, total: int, cell: int, repeat: int) -> Text:
-    left = sweep.seconds_left()
+    seconds_left = sweep.seconds_left()
     repeats = sweep.cells[cell].repeats
     again = f"  repeat {repeat} of {repeats}" if repeats > 1 else ""
-    time_left = "" if left is None else f"  {duration(left)} left"
+    time_left = "" if seconds_left is None else f"  {duration(seconds_left)} left"
     what = sweep.cells[cell].text(sweep.cells)
     return Text.assemble((f"[{place}/{total}]", "bold"), f" {what}{again}{time_left}")
 

@@ -54,7 +54,7 @@ def judge(claim: "Claim", groups: dict[str, Group]) -> Verdict:
     needs = dict(claim)
     text, test = needs.pop("text"), needs.pop("test")
     try:
-        for name in _named(needs):
+        for name in _run_names(needs):
             _find(groups, name)
         return Verdict(text, *TESTS[test](lambda name: _finished(groups, name), **needs))
     except NotThere as missing:
@@ -63,7 +63,7 @@ def judge(claim: "Claim", groups: dict[str, Group]) -> Verdict:
         raise UserError(f"claim {text!r}: {error.args[0]}") from None
 
 
-def _named(needs: dict) -> list[str]:
+def _run_names(needs: dict) -> list[str]:
     """The runs that a claim is about."""
     values = [needs[key] for key in ("of", "over", "than", "alone", "without", "with_it") if key in needs]
     return [name for value in values for name in (value if isinstance(value, list) else [value])]
@@ -117,13 +117,14 @@ def same_loss(get, of: Several, tolerance: NonNegativeFloat = 0.01):
 
 def _why_not_sharded(result: Result) -> str | None:
     """Why it cannot be told that each rank had samples of its own; None where it had."""
-    train, seen, distinct = result.data.train_samples, result.samples_seen, result.distinct_samples
-    if train is None or seen is None or distinct is None:
+    train_samples, samples_seen = result.data.train_samples, result.samples_seen
+    distinct_samples = result.distinct_samples
+    if train_samples is None or samples_seen is None or distinct_samples is None:
         return "did not count their samples"
-    epoch, workers = train - train % result.spec.batch, len(result.workers)
-    if distinct < min(seen, epoch):
+    epoch, workers = train_samples - train_samples % result.spec.batch, len(result.workers)
+    if distinct_samples < min(samples_seen, epoch):
         return "saw the same samples"
-    if workers > 1 and seen / workers >= epoch:
+    if workers > 1 and samples_seen / workers >= epoch:
         return "trained so long that each may have seen every sample"
     return None
 

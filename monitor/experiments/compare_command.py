@@ -29,7 +29,7 @@ def command(settings: dict[str, str], args) -> int:
     if ("RUNS" in settings) == ("SWEEP" in settings):
         raise UserError('RUNS= or SWEEP=: give one of them, as in RUNS="id id"')
     if "SWEEP" in settings:
-        groups = cell_groups(sweep.load(sweep.named({"NAME": settings["SWEEP"]} | settings, {})))
+        groups = cell_groups(sweep.load(sweep.folder_of({"NAME": settings["SWEEP"]} | settings, {})))
     else:
         groups = named_runs(settings["RUNS"], Path(settings.get("RUNS_DIR", "runs")))
     if args.json:

@@ -139,7 +139,7 @@ def tables(groups: list[Group], goal: float | None = None, name: str = "compare"
     for heading, part in columns(goal).items():
         cells: list[list[Value]] = []
         for row in figures_of_groups:
-            cells.append([row["label"], *(shown(row[column.name], column) for column in part)])
+            cells.append([row["label"], *(table_value(row[column.name], column) for column in part)])
         places = [None, *(column.places for column in part)]
         title = heading.capitalize() or "Runs side by side"
         headings = ["", *(column.heading for column in part)]
@@ -148,7 +148,7 @@ def tables(groups: list[Group], goal: float | None = None, name: str = "compare"
     return by_heading
 
 
-def shown(value: Estimate | float | str | None, column: Column) -> Estimate | float | str | None:
+def table_value(value: Estimate | float | str | None, column: Column) -> Estimate | float | str | None:
     """A figure as a table takes it: with its interval where the column has one."""
     return value.value if isinstance(value, Estimate) and not column.interval else value
 

@@ -181,8 +181,8 @@ def _check(file: File) -> None:
     references: list[tuple[str, Collection[str]]] = [(f"table {table.kind}", table.runs or ()) for table in file.tables]
     if file.published:
         references.append(("published", file.published.values))
-    for where, wanted in references:
-        if missing := next((name for name in wanted if name not in names), None):
+    for where, run_names in references:
+        if missing := next((name for name in run_names if name not in names), None):
             raise UserError(f"{where}: no runs are called {missing}; there are: {', '.join(names)}")
     for table in file.tables:
         among = [runs for runs in file.runs if table.runs is None or runs.name in table.runs]

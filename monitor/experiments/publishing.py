@@ -16,9 +16,9 @@ def show(groups: list[Group], say: Console, goal: float | None = None) -> None:
     """Print the comparison as tables."""
     notes = []
     for heading, table in tables(groups, goal).items():
-        shown = in_terminal(replace(table, headings=[heading, *table.headings[1:]]))
-        shown.columns[0].overflow = "fold"
-        say.print(shown)
+        rich_table = in_terminal(replace(table, headings=[heading, *table.headings[1:]]))
+        rich_table.columns[0].overflow = "fold"
+        say.print(rich_table)
         notes += table.notes
     for note in notes:
         say.print(note, style="dim", highlight=False)

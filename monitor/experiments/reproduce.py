@@ -22,7 +22,7 @@ from monitor.experiments.cells import Cell
 from monitor.experiments.grouping import Group
 from monitor.experiments.preset import Preset
 from monitor.experiments.sweep import Sweep
-from monitor.experiments.sweep_folder import begun
+from monitor.experiments.sweep_folder import has_sweep
 from monitor.runtime import choice
 from monitor.runtime.base import Runtime
 from monitor.runtime.choice import Place
@@ -55,19 +55,23 @@ class Reproduction:
 
 def command(settings: dict[str, str], args) -> int:
     """CLI `reproduce`. 0: every run finished, whatever the verdicts. Raises UserError and SpecError."""
-    sweep_command.known(settings, SETTINGS)
+    sweep_command.check_settings(settings, SETTINGS)
     if "REPORT" not in settings:
         raise UserError("REPORT= is missing; as in REPORT=r1")
-    wanted = preset.read(settings["REPORT"], settings.get("SCALE", "quick"))
-    folder = sweep.named({"NAME": f"{wanted.name}-{wanted.scale}"} | settings, {})
-    asked = without(settings, ("NAME", "SWEEPS_DIR", "SCALE"))
-    asked |= {"REPORT": wanted.name, "SCALE": wanted.scale, "preset's runs": wanted.digest}
+    report = preset.read(settings["REPORT"], settings.get("SCALE", "quick"))
+    folder = sweep.folder_of({"NAME": f"{report.name}-{report.scale}"} | settings, {})
+    sweep_settings = without(settings, ("NAME", "SWEEPS_DIR", "SCALE"))
+    sweep_settings |= {"REPORT": report.name, "SCALE": report.scale, "preset's runs": report.digest}
     console = consoles.console(stderr=args.json)
-    console.print(f"{wanted.name}: {wanted.title}", highlight=False)
-    job = sweep.goes_on(folder, asked) if begun(folder) else plan(wanted, folder, asked, settings, console)
-    judged(wanted, job)  # a claim of runs that do not exist is found before they are made
+    console.print(f"{report.name}: {report.title}", highlight=False)
+    job = (
+        sweep.load_matching(folder, sweep_settings)
+        if has_sweep(folder)
+        else plan(report, folder, sweep_settings, settings, console)
+    )
+    judge(report, job)  # a claim of runs that do not exist is found before they are made
     code = carry_out.carry_out(job, console)
-    show(judged(wanted, job), console, args.json)
+    show(judge(report, job), console, args.json)
     return code
 
 
@@ -93,27 +97,29 @@ def show(reproduction: Reproduction, console: Console, as_json: bool) -> None:
     publishing.publish(reproduction.sweep, reproduced_page(reproduction), console)
 
 
-def plan(wanted: Preset, folder: Path, asked: dict[str, str], settings: dict[str, str], console: Console) -> Sweep:
+def plan(
+    report: Preset, folder: Path, sweep_settings: dict[str, str], settings: dict[str, str], console: Console
+) -> Sweep:
     """The sweep of a preset, on data that can be had. Raises UserError and SpecError before anything is started."""
     sweep_command.check_keep(settings)
     if "REPEATS" in settings:
         sweep_command.whole("REPEATS", settings["REPEATS"], sweep_command.MAX_REPEATS)
     words = without(settings, OF_THE_SET)
     runtime = choice.choose(Place.of(words))
-    cells, left_out = wanted.cells(runtime, words)
+    cells, left_out = report.cells(runtime, words)
     if not cells:
-        raise UserError(f"REPORT={wanted.name}: nothing of it can be run here: {'; '.join(left_out)}")
-    _check_size(wanted, cells, runtime, words)
-    notes = [f"SCALE={wanted.scale}: {wanted.note}"]
+        raise UserError(f"REPORT={report.name}: nothing of it can be run here: {'; '.join(left_out)}")
+    _check_size(report, cells, runtime, words)
+    notes = [f"SCALE={report.scale}: {report.note}"]
     if changes := without(words, NOT_THE_PRESETS):
         text = " ".join(f"{name}={value}" for name, value in changes.items())
         notes.append(f"{text} in place of the preset's own: what it says of sizes and published figures does not hold")
     notes += [f"left out: {line}" for line in left_out]
     cells, substitutions = _with_data(cells, settings, console)
-    return Sweep(folder, asked, cells, notes + substitutions)
+    return Sweep(folder, sweep_settings, cells, notes + substitutions)
 
 
-def _check_size(wanted: Preset, cells: list[Cell], runtime: Runtime, words: dict[str, str]) -> None:
+def _check_size(report: Preset, cells: list[Cell], runtime: Runtime, words: dict[str, str]) -> None:
     """Raise UserError when the runtime has fewer nodes than a cell needs, and does not add them by itself."""
     largest = max(int(cell.words.get("NODES", 1)) for cell in cells)
     goal = runtime.capabilities.grows_with
@@ -122,7 +128,7 @@ def _check_size(wanted: Preset, cells: list[Cell], runtime: Runtime, words: dict
     larger = f"make {goal} NODES={largest}{naming.words(words.get('PROJECT', naming.DEFAULT_PROJECT))}"
     others = capabilities.runtimes_with(lambda other: other.grows_with is None)
     raise UserError(
-        f"REPORT={wanted.name}: it needs NODES={largest}, the cluster has {runtime.default_nodes}; "
+        f"REPORT={report.name}: it needs NODES={largest}, the cluster has {runtime.default_nodes}; "
         f"`{larger}` or {others} would do"
     )
 
@@ -161,15 +167,15 @@ def available(name: str, shape: Shape, seed: int, folders: list[Path], cache: Pa
             problems.append(str(error))
     if problems and len(folders) == 1 and not folders[0].is_dir():
         raise UserError(problems[0])
-    prepared = catalogue.default(name, seed=seed, data_dir=None, cache=cache, say=say, shape=shape)
+    prepared = catalogue.prepare(name, seed=seed, data_dir=None, cache=cache, say=say, shape=shape, or_synthetic=True)
     return {"DATA": prepared.manifest["name"]}
 
 
-def judged(chosen: Preset, job: Sweep) -> Reproduction:
+def judge(report: Preset, job: Sweep) -> Reproduction:
     """The preset's claims, judged on what has finished."""
     groups = {group.label: group for group in grouping.cell_groups(job)}
-    for runs in chosen.file.runs:  # what was left out is there too, with nothing to show
+    for runs in report.file.runs:  # what was left out is there too, with nothing to show
         if not any(cell.group == runs.name for cell in job.cells):
             groups[runs.name] = Group(runs.name, (), ())
-    verdicts = [claims.judge(claim, groups) for claim in chosen.claims]
-    return Reproduction(chosen, job, groups, verdicts)
+    verdicts = [claims.judge(claim, groups) for claim in report.claims]
+    return Reproduction(report, job, groups, verdicts)

@@ -38,7 +38,7 @@ class Sweep:
     """What is to be run, and what was."""
 
     folder: Path
-    asked: dict[str, str]  # the words of the command; another sweep has others
+    settings: dict[str, str]  # of the command, `asked` in sweep.json; another sweep has others
     cells: list[Cell]
     notes: list[str] = field(default_factory=list)  # what a reader must know: which combinations are left out, and why
     tries: list[Try] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Sweep:
         """The last time that this was tried."""
         return next((t for t in reversed(self.tries) if (t.cell, t.repeat) == (cell, repeat)), None)
 
-    def done(self, cell: int, repeat: int) -> bool:
+    def is_finished(self, cell: int, repeat: int) -> bool:
         """Whether it was run to its end and the result is still there."""
         last = self.last(cell, repeat)
         return bool(last and last.error is None and self._result(last))
@@ -91,11 +91,12 @@ class Sweep:
             return None
         means = {cell: statistics.fmean(of_cell) for cell, of_cell in seconds.items()}
         mean = statistics.fmean(value for of_cell in seconds.values() for value in of_cell)
-        return sum(means.get(cell, mean) for cell, repeat in self.order() if not self.done(cell, repeat))
+        return sum(means.get(cell, mean) for cell, repeat in self.order() if not self.is_finished(cell, repeat))
 
     def save(self) -> None:
         """Write sweep.json whole or not at all. Raises UserError."""
-        text = json.dumps({"schema": SCHEMA, **asdict(self), "folder": self.folder.name}, indent=1)
+        values = asdict(self) | {"folder": self.folder.name}
+        text = json.dumps({"schema": SCHEMA, "asked": values.pop("settings"), **values}, indent=1)
         try:
             write_whole(self.folder / "sweep.json", text + "\n")
         except OSError as error:
@@ -121,11 +122,11 @@ def load(folder: Path) -> Sweep:
         raise UserError(f"{folder}: sweep.json cannot be read ({error})") from None
 
 
-def _check(asked: object, cells: list[Cell], notes: object, tries: list[Try]) -> None:
+def _check(settings: object, cells: list[Cell], notes: object, tries: list[Try]) -> None:
     """Raise ValueError for what no sweep has: values of other types, and names that lead out of its folder."""
-    if not all(isinstance(words, dict) for words in (asked, *(cell.words for cell in cells))) or not cells:
+    if not all(isinstance(words, dict) for words in (settings, *(cell.words for cell in cells))) or not cells:
         raise ValueError("asked and the words of each cell are objects, and there is a cell")
-    words = [word for words in (asked, *(cell.words for cell in cells)) for word in words.values()]  # pyright: ignore
+    words = [word for words in (settings, *(cell.words for cell in cells)) for word in words.values()]  # pyright: ignore
     if not isinstance(notes, list) or not all(isinstance(word, str) for word in (*words, *notes)):
         raise ValueError("words and notes are text")
     if not all(type(cell.repeats) is int and 1 <= cell.repeats <= MOST_REPEATS for cell in cells):
@@ -138,9 +139,9 @@ def _check(asked: object, cells: list[Cell], notes: object, tries: list[Try]) ->
             raise ValueError("a try has seconds, and an error as text or none")
 
 
-def named(settings: dict[str, str], asked: dict[str, str]) -> Path:
+def folder_of(settings: dict[str, str], sweep_settings: dict[str, str]) -> Path:
     """The sweep's folder. Raises UserError for a name that is no folder's."""
-    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(json.dumps(sweep_settings, sort_keys=True).encode()).hexdigest()[:8]
     name = settings.get("NAME", f"sweep-{digest}")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise UserError(f"NAME={name}: letters, digits, dots, dashes and underscores, as in NAME=monday")
@@ -151,11 +152,12 @@ def named(settings: dict[str, str], asked: dict[str, str]) -> Path:
         raise UserError(f"SWEEPS_DIR={where}: {error}") from None
 
 
-def goes_on(folder: Path, asked: dict[str, str]) -> Sweep:
+def load_matching(folder: Path, settings: dict[str, str]) -> Sweep:
     """The sweep that was begun there. Raises UserError when it is of other settings."""
     sweep = load(folder)
-    if sweep.asked != asked:
-        name = next(n for n in sorted(sweep.asked.keys() | asked.keys()) if sweep.asked.get(n) != asked.get(n))
-        was, now = (f"{name}={words[name]}" if name in words else f"no {name}" for words in (sweep.asked, asked))
+    if sweep.settings != settings:
+        names = sorted(sweep.settings.keys() | settings.keys())
+        name = next(n for n in names if sweep.settings.get(n) != settings.get(n))
+        was, now = (f"{name}={words[name]}" if name in words else f"no {name}" for words in (sweep.settings, settings))
         raise UserError(f"{folder}: is a sweep with {was}, this is one with {now}; give it another NAME=")
     return sweep

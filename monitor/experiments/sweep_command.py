@@ -15,8 +15,8 @@ from monitor import console as consoles
 from monitor.errors import UserError, refuse_unknown
 from monitor.experiments.carry_out import carry_out
 from monitor.experiments.cells import product
-from monitor.experiments.sweep import Sweep, goes_on, named
-from monitor.experiments.sweep_folder import begun
+from monitor.experiments.sweep import Sweep, folder_of, load_matching
+from monitor.experiments.sweep_folder import has_sweep
 from monitor.run import request
 from monitor.runtime import choice
 from monitor.runtime.choice import Place
@@ -34,11 +34,11 @@ MAX_REPEATS = 100
 
 def command(settings: dict[str, str], args) -> int:
     """CLI `sweep`. 0: every cell finished; 1: some failed, or it was interrupted. Raises UserError and SpecError."""
-    known(settings, SETTINGS)
+    check_settings(settings, SETTINGS)
     console = consoles.console(stderr=args.json)
-    asked = {name: value for name, value in settings.items() if name not in ("NAME", "SWEEPS_DIR")}
-    folder = named(settings, asked)
-    sweep = goes_on(folder, asked) if begun(folder) else plan(folder, asked)
+    sweep_settings = {name: value for name, value in settings.items() if name not in ("NAME", "SWEEPS_DIR")}
+    folder = folder_of(settings, sweep_settings)
+    sweep = load_matching(folder, sweep_settings) if has_sweep(folder) else plan(folder, sweep_settings)
     code = carry_out(sweep, console)
     from monitor.experiments import publishing
 
@@ -46,7 +46,7 @@ def command(settings: dict[str, str], args) -> int:
     return code
 
 
-def known(settings: dict[str, str], allowed: dict[str, str]) -> None:
+def check_settings(settings: dict[str, str], allowed: dict[str, str]) -> None:
     """Raises UserError for a setting that is none, or that goes with single runs only."""
     for name in NOT_HERE:
         if name in settings:
@@ -54,13 +54,13 @@ def known(settings: dict[str, str], allowed: dict[str, str]) -> None:
     refuse_unknown(settings, allowed)
 
 
-def plan(folder: Path, asked: dict[str, str]) -> Sweep:
+def plan(folder: Path, sweep_settings: dict[str, str]) -> Sweep:
     """The sweep of a command's words. Raises UserError and SpecError before anything is written or started."""
-    check_keep(asked)
-    repeats = whole("REPEATS", asked.get("REPEATS", "1"), MAX_REPEATS)
-    words = run_words(asked)
+    check_keep(sweep_settings)
+    repeats = whole("REPEATS", sweep_settings.get("REPEATS", "1"), MAX_REPEATS)
+    words = run_words(sweep_settings)
     cells, left_out = product(words, repeats, choice.choose(Place.of(words)))
-    return Sweep(folder, asked, cells, [f"left out: {line}" for line in left_out])
+    return Sweep(folder, sweep_settings, cells, [f"left out: {line}" for line in left_out])
 
 
 def run_words(settings: dict[str, str]) -> dict[str, str]:

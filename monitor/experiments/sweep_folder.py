@@ -8,7 +8,7 @@ from monitor.errors import UserError
 from trainer.files import lock
 
 
-def begun(folder: Path) -> bool:
+def has_sweep(folder: Path) -> bool:
     """Whether a sweep is there. Raises UserError for a folder that cannot be looked into."""
     try:
         return (folder / "sweep.json").exists()
@@ -21,12 +21,12 @@ def alone(folder: Path) -> Iterator[None]:
     """Hold the sweep's folder, made where it is not. Raises UserError when another sweep works in it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        held = lock(folder / ".lock")
+        folder_lock = lock(folder / ".lock")
     except BlockingIOError:
         raise UserError(f"{folder}: another sweep works in it now; wait for it, or give this one NAME=") from None
     except OSError as error:
         raise unwritable(folder, error) from None
-    with held:
+    with folder_lock:
         yield
 
 

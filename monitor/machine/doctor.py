@@ -17,6 +17,7 @@ import requests
 from docker import DockerClient
 from docker.errors import DockerException
 
+from monitor.capabilities import RUNTIMES
 from monitor.cluster.settings import DEFAULT_PORTS, SETTINGS
 from monitor.conditions.amounts import whole
 from monitor.engine import compose, container_limits, images, inspection, naming, sdk
@@ -80,7 +81,7 @@ def examine(settings: dict[str, str]) -> list[Finding]:
 def runtimes(findings: list[Finding]) -> list[str]:
     """The runtimes that nothing failed for."""
     broken = {f.runtime for f in findings if f.state == FAIL}
-    return [name for name in ("docker", "local") if name not in broken]
+    return [name for name in RUNTIMES if name not in broken]
 
 
 def _guarded(name: str, runtime: str | None, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
@@ -136,7 +137,7 @@ def _changed(client: DockerClient, settings: dict[str, str]) -> Iterator[Finding
     label = f"{naming.PROJECT_LABEL}={project(settings)}"
     fix = "a run's own, or left by one that was killed: the next run and 'make clean' take it back"
     for node in client.containers.list(filters={"label": [label, f"{naming.ROLE_LABEL}=node"]}):
-        if problem := limits.wrong(container_limits.now(node), container_limits.own(node)):
+        if problem := limits.wrong(container_limits.now(node), container_limits.original(node)):
             yield Finding("limits", WARN, f"{node.name}: {problem}", fix)
         with suppress(RunFailed):
             facts = inspection.node_facts(node)

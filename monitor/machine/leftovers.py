@@ -48,9 +48,9 @@ def _clean_clusters(client: DockerClient, only: str | None) -> list[str]:
     everything = client.containers.list(all=True, ignore_removed=True, filters={"label": PROJECT_LABEL})
     alive = {c.labels[PROJECT_LABEL] for c in everything if c.labels.get(ROLE_LABEL) == "node" and _lives(c)}
     for container in everything:
-        chosen = only in (None, container.labels[PROJECT_LABEL])
+        in_scope = only in (None, container.labels[PROJECT_LABEL])
         # Without a role: it carried data into a volume, and its maker died before removing it.
-        if chosen and ROLE_LABEL not in container.labels and not _young(container.attrs["Created"]):
+        if in_scope and ROLE_LABEL not in container.labels and not _young(container.attrs["Created"]):
             removed += remove_containers([container])
     for name in sorted(alive):
         if only in (None, name):

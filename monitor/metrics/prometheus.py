@@ -57,10 +57,10 @@ def window(
     """
     deadline = time.monotonic() + wait_seconds
     try:
-        seen = _retry(lambda: _last(url, nodes), deadline, until=lambda times: min(times.values()) >= end)
-        if late := sorted(node for node, when in seen.items() if when < end):
+        last_scrapes = _retry(lambda: _last(url, nodes), deadline, until=lambda times: min(times.values()) >= end)
+        if late := sorted(node for node, when in last_scrapes.items() if when < end):
             warn(f"Prometheus has no scrape of {', '.join(late)} since the run ended; metrics.csv lacks its end")
-        stop = max(end + step_seconds, min(max(seen.values()), end + wait_seconds))
+        stop = max(end + step_seconds, min(max(last_scrapes.values()), end + wait_seconds))
         # One that has just answered gets a moment for the data too, however long the wait was.
         deadline = max(deadline, time.monotonic() + 2.0)
         scrapes: dict[tuple[str, float], list[tuple[str, float]]] = {}

@@ -176,8 +176,8 @@ def missing(rows: Iterable[Row], nodes: Iterable[str], start: float, end: float)
         if row.node in times and start <= row.time <= end:
             times[row.node].append(row.time)
     seconds_missing = {}
-    for node, seen in times.items():
-        apart = (later - before for before, later in pairwise([start, *sorted(seen), end]))
+    for node, moments in times.items():
+        apart = (later - before for before, later in pairwise([start, *sorted(moments), end]))
         seconds = sum(gap - 1.0 for gap in apart if gap > GAP_SECONDS)
         if seconds:
             seconds_missing[node] = round(seconds, 1)

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+from monitor import capabilities
 from monitor.conditions.faults import AT_ONCE
 from monitor.metrics.sampling import Row
 from monitor.report.load import Run
@@ -18,7 +19,7 @@ def over_time(run: Run) -> list[Lines]:
     zero = run.began or run.rows[0].time
     spans, marks = time_spans(run, zero), fault_marks(run)
     seconds = "seconds since the first step began" if run.began else "seconds since the first look at a node"
-    wanted = (
+    quantities = (
         ("cpu", "CPU", "% of one core", lambda rows: rates(rows, "cpu_seconds_total", 100)),
         ("memory", "Memory, working set", "MB", lambda rows: values(rows, "memory_working_set_bytes", 1e-6)),
         ("received", "Network received", "MB/s", lambda rows: rates(rows, "network_receive_bytes_total", 1e-6)),
@@ -28,7 +29,7 @@ def over_time(run: Run) -> list[Lines]:
     )
     names = list(dict.fromkeys(sorted(row.node for row in run.rows)))
     plots = []
-    for name, title, unit, take in wanted:
+    for name, title, unit, take in quantities:
         series = []
         for node in names:
             times, curve = take([row for row in run.rows if row.node == node])
@@ -40,9 +41,13 @@ def over_time(run: Run) -> list[Lines]:
 
 
 def loopback(run: Run) -> list[str]:
-    """What a reader of a local run's network curves must know."""
-    shared = "RUNTIME=local: all nodes share this machine's loopback, so their network and packet curves are one."
-    return [shared] if run.result.runtime == "local" and run.rows else []
+    """What a reader must know of the network curves where nodes share one machine."""
+    runtime = capabilities.of(run.result.runtime)
+    if not (runtime.shares_machine and run.rows):
+        return []
+    return [
+        f"RUNTIME={runtime.name}: all nodes share this machine's loopback, so their network and packet curves are one."
+    ]
 
 
 def time_spans(run: Run, zero: float) -> list[Span]:
@@ -53,9 +58,10 @@ def time_spans(run: Run, zero: float) -> list[Span]:
     ends = max((event.time for event in run.trained.values()), default=None)
     spans = [Span("start-up", first - zero, 0.0)] if first < zero else []
     begins = zero
-    for when, begun in run.restarts:
-        spans += [Span("training", begins - zero, when - zero), Span("restart", when - zero, (begun or last) - zero)]
-        begins = begun or last
+    for restart, first_step in run.restarts:  # a restart, and the first step after it if there was one
+        again = first_step or last
+        spans += [Span("training", begins - zero, restart - zero), Span("restart", restart - zero, again - zero)]
+        begins = again
     spans.append(Span("training", begins - zero, (ends or last) - zero))
     if ends and last > ends:
         spans.append(Span("evaluation", ends - zero, last - zero))

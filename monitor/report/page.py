@@ -36,7 +36,7 @@ class Page:
     lead: list[str]  # sentences below the title
     sections: list[Section] = field(default_factory=list)
 
-    def named(self, kind) -> dict[str, Any]:
+    def by_name(self, kind) -> dict[str, Any]:
         """The page's tables or plots by name. Raises ValueError for two of one name: they would share a file."""
         items: list[Any] = [item for section in self.sections for item in section.items if isinstance(item, kind)]
         names = [item.name for item in items]
@@ -50,12 +50,12 @@ def write_page(folder: Path, name: str, page: Page) -> Path:
 
     Files appear whole or not at all, the HTML last. Raises OSError.
     """
-    drawn = {plot: svg(item) for plot, item in page.named(Plot).items()}
+    drawn = {plot: svg(item) for plot, item in page.by_name(Plot).items()}
     parts = folder / f".{name}.part"
     shutil.rmtree(parts, ignore_errors=True)
     parts.mkdir(parents=True)
     try:
-        for table in page.named(Table).values():
+        for table in page.by_name(Table).values():
             (parts / f"{table.name}.csv").write_text(table.csv(), encoding="utf-8")
         for plot, text in drawn.items():
             (parts / f"{plot}.svg").write_text(alone(text), encoding="utf-8")
@@ -73,7 +73,7 @@ def html(page: Page, drawn: dict[str, str] | None = None) -> str:
     from jinja2 import Environment
     from markupsafe import Markup
 
-    drawn = drawn if drawn is not None else {name: svg(plot) for name, plot in page.named(Plot).items()}
+    drawn = drawn if drawn is not None else {name: svg(plot) for name, plot in page.by_name(Plot).items()}
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         files("monitor.report").joinpath("page.html").read_text(encoding="utf-8")
     )

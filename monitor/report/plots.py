@@ -169,11 +169,11 @@ def _lines(plot: Lines, axes) -> None:
         )  # fmt: skip
     for i, series in enumerate(plot.series):
         _line(series, i, axes)
-    known = [v for s in plot.series for v in (*s.y, *(s.high or ())) if v is not None and math.isfinite(v)]
+    numbers = [v for s in plot.series for v in (*s.y, *(s.high or ())) if v is not None and math.isfinite(v)]
     if plot.log:
         axes.set(xscale="log", yscale="log")
     else:
-        axes.set_ylim(0, 1.08 * max([plot.y_top or 0, *known]) or 1)
+        axes.set_ylim(0, 1.08 * max([plot.y_top or 0, *numbers]) or 1)
         if min((x for s in plot.series for x in s.x), default=-1) >= 0:
             axes.set_xlim(left=0)
     axes.set_xlabel(plot.x_label)
@@ -216,14 +216,14 @@ def _bars(plot: Bars, axes) -> None:
     places = range(len(labels))
     bottom = [0.0] * len(plot.labels)
     for i, (part, heights) in enumerate(plot.parts.items()):
-        known = [height or 0.0 for height in heights]
+        lengths = [height or 0.0 for height in heights]
         look = {"label": _short(part), "color": COLOURS[i % len(COLOURS)], "edgecolor": PAPER, "linewidth": 0.6}
         look["hatch"] = ("", "//", "--", "xx", "\\\\")[i % 5]
         if lying:
-            axes.barh(places, known, left=bottom, height=0.7, **look)
+            axes.barh(places, lengths, left=bottom, height=0.7, **look)
         else:
-            axes.bar(places, known, bottom=bottom, width=0.7, **look)
-        bottom = [b + k for b, k in zip(bottom, known, strict=True)]
+            axes.bar(places, lengths, bottom=bottom, width=0.7, **look)
+        bottom = [b + k for b, k in zip(bottom, lengths, strict=True)]
     top = 1.08 * max(bottom, default=0) or 1
     if lying:
         axes.figure.set_figheight(max(HEIGHT, 1.2 + 0.28 * len(labels)))

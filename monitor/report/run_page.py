@@ -200,7 +200,7 @@ def staleness(result: Result) -> list[Bars]:
 
 def settings(result: Result) -> Table:
     """Every setting that decided what was computed, in the words of `make run`."""
-    rows: list[list[Value]] = [[name, text] for name, text in words.taken(result.spec.values()).items()]
+    rows: list[list[Value]] = [[name, text] for name, text in words.relevant_settings(result.spec.values()).items()]
     return Table("settings", "Settings", ["setting", "value"], rows)
 
 
@@ -225,21 +225,21 @@ def conditions(result: Result) -> list[Table]:
         memory = limits.memory_bytes and limits.memory_bytes / 2**20
         rows.append([str(node), limits.cpus, memory, *_link_figures(link)])
     headings, places = ["node", *CONDITIONS], [None, *CONDITIONS.values()]
-    shown = [0, *(i for i in range(1, len(headings)) if any(row[i] for row in rows))]
-    if len(shown) < 2:
+    columns = [0, *(i for i in range(1, len(headings)) if any(row[i] for row in rows))]
+    if len(columns) < 2:
         return []
-    rows = [[row[i] for i in shown] for row in rows]
+    rows = [[row[i] for i in columns] for row in rows]
     title = "Limits and links of the nodes"
-    return [Table("conditions", title, [headings[i] for i in shown], rows, [places[i] for i in shown])]
+    return [Table("conditions", title, [headings[i] for i in columns], rows, [places[i] for i in columns])]
 
 
 def _link_figures(link: Link) -> list[Value]:
     """A link as CONDITIONS names it: as it was asked for, then as it was measured."""
     rate = link.rate_bits and link.rate_bits / 1e6
-    asked = [rate, link.delay_ms, link.jitter_ms, link.loss_percent, link.congestion]
+    settings = [rate, link.delay_ms, link.jitter_ms, link.loss_percent, link.congestion]
     if link.measured is None:
-        return [*asked, None, None]
-    return [*asked, link.measured.rate_bits / 1e6, link.measured.round_trip_ms]
+        return [*settings, None, None]
+    return [*settings, link.measured.rate_bits / 1e6, link.measured.round_trip_ms]
 
 
 def machine(result: Result) -> Table:

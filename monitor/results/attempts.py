@@ -7,13 +7,13 @@ from trainer import events
 
 def without_repeats(recorded: Iterable[events.Event]) -> list[events.Event]:
     """Recorded events without the steps and scores that a restart lost: those that were done again come later."""
-    kept: list[events.Event] = []
+    remaining: list[events.Event] = []
     for event in recorded:
         if isinstance(event, events.Restart):
-            kept = [e for e in kept if getattr(e, "step", 0) <= event.from_step]
-            kept = [e for e in kept if not isinstance(e, events.Trained)]
-        kept.append(event)
-    return kept
+            remaining = [e for e in remaining if getattr(e, "step", 0) <= event.from_step]
+            remaining = [e for e in remaining if not isinstance(e, events.Trained)]
+        remaining.append(event)
+    return remaining
 
 
 def spent_until(recorded: Iterable[events.Event], step: int) -> list[events.Event]:

@@ -33,7 +33,7 @@ def command(settings: dict[str, str], args) -> int:
 def folder_of(name: str, runs: Path) -> Path:
     """The folder of a run that is in `runs` itself and not going on. Raises UserError."""
     folder = store.folder_of(name, runs) if name == "latest" else runs / name
-    if "/" in name or name in (".", "..") or folder.is_symlink() or not _written(folder):
+    if "/" in name or name in (".", "..") or folder.is_symlink() or not _has_record(folder):
         newest = ", ".join(path.name for path in store.folders(runs)[:3]) or "none yet"
         raise UserError(f"RUN={name}: no run of that id in {runs} (newest: {newest})")
     try:
@@ -45,7 +45,7 @@ def folder_of(name: str, runs: Path) -> Path:
     return folder
 
 
-def _written(folder: Path) -> bool:
+def _has_record(folder: Path) -> bool:
     """Whether a run was recorded there, if only in part."""
     return any(os.path.lexists(folder / name) for name in ("result.json", "spec.json", "events.jsonl"))
 

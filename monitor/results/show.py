@@ -77,11 +77,11 @@ def _listed_document(folder: Path) -> dict:
 
 def document(run: str, runs: Path) -> dict:
     """A run's result.json as it is, but for a run whose orchestrator is gone: that has failed. Raises UserError."""
-    written = store.read(run, runs)
-    result = store.parse(run, written)
-    if result.status == written["status"]:
-        return written
-    return written | {"status": result.status, "error": result.error and result.error.model_dump()}
+    values = store.read(run, runs)
+    result = store.parse(run, values)
+    if result.status == values["status"]:
+        return values
+    return values | {"status": result.status, "error": result.error and result.error.model_dump()}
 
 
 def _cells(result: Result) -> list[Text]:
@@ -126,7 +126,7 @@ def show(result: Result, console: Console, warnings: bool = True) -> None:
     _show_heading(result, console)
     if any(rank.steps for rank in result.ranks):
         for table in tables.narrow_rank_tables(tables.rank_table(result)):
-            console.print(in_terminal(table, left=2, bold_end=True))
+            console.print(in_terminal(table, left_columns=2, bold_end=True))
         console.print(STEP_NOTE, style="dim")
     _show_events(result, console)
     if result.error:
@@ -156,7 +156,7 @@ def _show_heading(result: Result, console: Console) -> None:
         ),
         highlight=False,
     )
-    if more := words.named(spec):
+    if more := words.unusual_settings(spec):
         console.print(f"with {more}", highlight=False)
     if conditions := words.conditions(result):
         rates = [f"{link.measured.rate_bits / 1e6:.4g}" for link in result.links if link.measured]

@@ -57,7 +57,7 @@ def narrow_rank_tables(table: Table) -> list[Table]:
 
 def _narrow(table: Table, headings: dict[str, str]) -> Table:
     """These columns of the rank table. A role that is not a worker's stands with the node."""
-    shown = [table.headings.index(heading) for heading in headings]
+    columns = [table.headings.index(heading) for heading in headings]
     *ranks, means = table.rows
     rows: list[list[Value]] = []
     for rank, node, role, steps, *_ in ranks:
@@ -65,8 +65,8 @@ def _narrow(table: Table, headings: dict[str, str]) -> Table:
     has_others = any(role != WORKER for _, _, role, *_ in ranks)
     rows.append(["mean", "of workers" if has_others else "", ""])
     for row, source in zip(rows, (*ranks, means), strict=True):
-        row += [source[i] for i in shown]
-    places = [None, None, None, *(table.places[i] for i in shown)]
+        row += [source[i] for i in columns]
+    places = [None, None, None, *(table.places[i] for i in columns)]
     return replace(table, headings=["rank", "node", "steps", *headings.values()], rows=rows, places=places, notes=[])
 
 

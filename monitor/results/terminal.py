@@ -6,20 +6,20 @@ from rich.text import Text
 from monitor.results.table import Places, Table, Value, text
 
 
-def in_terminal(table: Table, left: int = 1, letters: int | None = None, bold_end: bool = False) -> RichTable:
+def in_terminal(table: Table, left_columns: int = 1, letters: int | None = None, bold_end: bool = False) -> RichTable:
     """The table as rich prints it.
 
-    `left`: columns that are set to the left; the others hold numbers. `letters`: of each heading after the first that
-    are shown. `bold_end`: the last row sums up the others.
+    `left_columns`: how many are set to the left; the others hold numbers. `letters`: of each
+    heading after the first that are shown. `bold_end`: the last row sums up the others.
     """
-    shown = RichTable(box=None, header_style="bold", pad_edge=False)
+    rich_table = RichTable(box=None, header_style="bold", pad_edge=False)
     places = table.places or [None] * len(table.headings)
     for i, heading in enumerate(table.headings):
-        shown.add_column(heading[:letters] if i else heading, justify="left" if i < left else "right")
+        rich_table.add_column(heading[:letters] if i else heading, justify="left" if i < left_columns else "right")
     for number, row in enumerate(table.rows, 1):
         style = "bold" if bold_end and number == len(table.rows) else None
-        shown.add_row(*(Text(_cell(v, p)) for v, p in zip(row, places, strict=True)), style=style)
-    return shown
+        rich_table.add_row(*(Text(_cell(v, p)) for v, p in zip(row, places, strict=True)), style=style)
+    return rich_table
 
 
 def _cell(value: Value, places: Places) -> str:

@@ -16,8 +16,8 @@ def share(value: float | None) -> str:
 
 def mean(values) -> float | None:
     """The mean of the values that are known; None when none is."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers else None
 
 
 def duration(seconds: float) -> str:

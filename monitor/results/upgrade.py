@@ -22,8 +22,8 @@ def _from_1(document: dict[str, Any]) -> dict[str, Any]:
     document = since | document
     spec, data, ranks = (document.get(name) for name in ("spec", "data", "ranks"))
     if isinstance(spec, dict) and isinstance(data, dict):
-        named = {name: spec["data"] for name in ("label", "key") if "data" in spec}
-        document["data"] = named | data
+        names = {name: spec["data"] for name in ("label", "key") if "data" in spec}
+        document["data"] = names | data
     if isinstance(ranks, list):
         document["ranks"] = [{"role": WORKER} | rank if isinstance(rank, dict) else rank for rank in ranks]
     return document

@@ -28,7 +28,7 @@ def differences(result: Result, among: list[Result]) -> str:
     names = [name for name in values if len({str(other.get(name)) for other in others}) > 1]
     if not names:
         names = ["sync", "model", "nodes", "batch"]
-    relevant = taken(values)
+    relevant = relevant_settings(values)
     if result.links:
         values["congestion"] = values["congestion"] or DEFAULT_CONGESTION
     words = [(NAMES.get(name, name.upper()), text(values[name])) for name in names]
@@ -84,7 +84,7 @@ def conditions(result: Result) -> dict[str, str]:
 
 def more(result: Result) -> str:
     """What a list names beside the headings: settings that are not the default, links, faults, unequal limits."""
-    words = [named(result.spec)]
+    words = [unusual_settings(result.spec)]
     for name, value in conditions(result).items():
         if "," in value or name not in ("CPUS", "MEMORY"):
             words.append(f"{name}={value}")
@@ -93,7 +93,7 @@ def more(result: Result) -> str:
     return " ".join(filter(None, words))
 
 
-def taken(values: dict[str, Any]) -> dict[str, str]:
+def relevant_settings(values: dict[str, Any]) -> dict[str, str]:
     """Every setting that the run looked at: those of other strategies are left out. `values`: a spec's, or flat()."""
     of_some = {name for strategy in SYNCS.values() for name in strategy.settings}
     strategy = SYNCS.get(values["sync"])
@@ -105,7 +105,7 @@ def taken(values: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def named(spec: Spec) -> str:
+def unusual_settings(spec: Spec) -> str:
     """The settings that are not the default and that no heading names, as COMPRESS=bf16 NPROC=2; empty for none."""
     usual = {name: field.default for name, field in RunSpec.__dataclass_fields__.items()}
     if spec.model in MODELS:

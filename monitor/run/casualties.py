@@ -75,7 +75,7 @@ class Casualties:
                 state.silence = limit
 
     def _in_trouble(self) -> list[int]:
-        return [rank for rank, state in enumerate(self._ranks) if not state.lost and state.in_trouble]
+        return [rank for rank, state in enumerate(self._ranks) if not state.lost_reason and state.in_trouble]
 
     def _go_on_without(self, rank: int) -> bool:
         """Write a rank off, where the strategy goes on without it. Returns whether that is so.
@@ -124,12 +124,12 @@ class Casualties:
     def _lives(self, rank: int, since: float) -> bool:
         """Whether it did all it had to, or has shown a sign of life long enough after that moment."""
         state = self._ranks[rank]
-        return not state.lost and bool(state.finished or state.last_sign - since > BLAME_SECONDS / 4)
+        return not state.lost_reason and bool(state.finished or state.last_sign - since > BLAME_SECONDS / 4)
 
     def _write_off(self, rank: int, why: str) -> None:
         """The run goes on without it."""
         state = self._ranks[rank]
-        state.lost = why
+        state.lost_reason = why
         if not state.ended and state.handle:
             state.stopped = True
             state.handle.signal("KILL")  # should it come back to life, the others would not know it any more

@@ -41,5 +41,5 @@ def write_pages(folder: Path, console: Console) -> None:
 
     try:
         console.print(f"report: {write(folder)}", highlight=False)
-    except Exception as error:
+    except Exception as error:  # whatever drawing raises: the run has its result, and its exit code
         console.print(f"warning: no report was written: {error}", style="yellow", highlight=False)

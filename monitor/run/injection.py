@@ -143,7 +143,7 @@ class Injector:
             elif signal := SIGNALS[fault.kind][1]:
                 with suppress(RankHasEnded):
                     _signal(ranks[fault.target], signal)
-        except Exception as error:
+        except Exception as error:  # as above
             failure = f"could not be taken back: {_text(error)}"
         record.ended, record.error = CLOCK.now(), record.error or failure
         self._report(record, "end", self._step, time.monotonic() - began)
@@ -168,7 +168,7 @@ class RankHasEnded(Exception):
 
 def _signal(rank: RankState, name: str) -> None:
     """Signal the rank's process. Raises RankHasEnded."""
-    if not rank.handle or rank.ended or rank.exited or rank.finished or rank.lost:
+    if not rank.handle or rank.ended or rank.exited or rank.finished or rank.lost_reason:
         raise RankHasEnded
     rank.handle.signal(name)
 

@@ -104,23 +104,23 @@ def begin(
     )
 
 
-def complete(begun: Result, record: RunRecord) -> Result:
-    """The whole result of a run that began as `begun`. Every value that is not known is None."""
+def complete(start: Result, record: RunRecord) -> Result:
+    """The whole result of a run that began as `start`. Every value that is not known is None."""
     ready, trained, evaluated, failure = record.ready, record.trained, record.evaluated, record.failure
     samples = (ready.train_samples, ready.test_samples) if ready else (None, None)
     return Result(
         schema_=SCHEMA,
-        id=begun.id,
+        id=start.id,
         status=FAILED if failure else FINISHED,
         error=error(failure) if failure else None,
-        runtime=begun.runtime,
-        spec=begun.spec,
-        limits=begun.limits,
+        runtime=start.runtime,
+        spec=start.spec,
+        limits=start.limits,
         links=[Link.model_validate(link) for link in record.links],
         faults=list(record.faults),
-        resumed_from=begun.resumed_from,
-        data=DataInfo(label=begun.data.label, key=begun.data.key, train_samples=samples[0], test_samples=samples[1]),
-        host=begun.host,
+        resumed_from=start.resumed_from,
+        data=DataInfo(label=start.data.label, key=start.data.key, train_samples=samples[0], test_samples=samples[1]),
+        host=start.host,
         versions={"syncbed": own_version()} | (ready.versions if ready else {}),
         parameters=ready.parameters if ready else None,
         gradient_bytes=ready.gradient_bytes if ready else None,
@@ -224,16 +224,16 @@ def staleness(state: RankState) -> Staleness | None:
 
 def train_loss(ranks: Sequence[RankState]) -> float | None:
     """Mean loss of the last step's global batch, weighted by each rank's samples, before that step's update."""
-    last = [rank.steps[-1] for rank in ranks if rank.steps and not rank.lost]
+    last = [rank.steps[-1] for rank in ranks if rank.steps and not rank.lost_reason]
     return joined_loss(last) if len({step.step for step in last}) == 1 else None
 
 
 def lost_workers(ranks: Sequence[RankState]) -> list[LostWorker]:
     """The workers that the others went on without."""
     return [
-        LostWorker(rank=rank, step=state.steps[-1].step, reason=state.lost)
+        LostWorker(rank=rank, step=state.steps[-1].step, reason=state.lost_reason)
         for rank, state in enumerate(ranks)
-        if state.lost
+        if state.lost_reason
     ]
 
 

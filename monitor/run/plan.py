@@ -55,9 +55,14 @@ def make_plan(request: Request, spec: RunSpec, source: Source | None, console: C
         prepared = source.data(data.folder, data.cache, tell)
         source.check_length(spec, prepared.manifest["train_samples"])
     else:
-        prepare = catalogue.prepare if data.named else catalogue.default
-        prepared = prepare(
-            spec.data, seed=spec.seed, data_dir=data.folder, cache=data.cache, say=tell, shape=spec.shape
+        prepared = catalogue.prepare(
+            spec.data,
+            seed=spec.seed,
+            data_dir=data.folder,
+            cache=data.cache,
+            say=tell,
+            shape=spec.shape,
+            or_synthetic=not data.is_named,
         )
         spec = replace(spec, data=prepared.manifest["name"])
     plan = Plan(spec, prepared, request.runs, source, request.restarts, tuple(warnings))

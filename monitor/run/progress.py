@@ -125,10 +125,10 @@ class Progress:
         )
         if due:
             self._printed = now
-            pace = f"{step.step_seconds:.3f} s/step  {number(self._left(step), 0)} s left"
+            pace = f"{step.step_seconds:.3f} s/step  {number(self._seconds_left(step), 0)} s left"
             self._line(f"step {step.step}/{self._total}  loss {number(joined_loss(parts), 3)}  {pace}")
 
-    def _left(self, step: events.Step) -> float | None:
+    def _seconds_left(self, step: events.Step) -> float | None:
         """Seconds to the last step at the pace so far."""
         if self._first is None:
             return None
@@ -148,7 +148,7 @@ class Progress:
                     share(step.accuracy),
                     number(step.samples / step.step_seconds, 1),
                     number(step.step_seconds, 3),
-                    number(self._left(step), 0),
+                    number(self._seconds_left(step), 0),
                 )
             table.add_row(str(rank), name, self._state[rank], *cells)
         return table

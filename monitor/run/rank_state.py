@@ -42,7 +42,7 @@ class RankState:
     silence: float = 0.0  # seconds without a sign of life, once they are too many
     ended: bool = False  # its stream is closed
     stopped: bool = False  # we ended it: how it went is no evidence
-    lost: str | None = None  # why, when the run went on without it
+    lost_reason: str | None = None  # why, when the run went on without it
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
 
     def record(self, event: events.Event) -> None:

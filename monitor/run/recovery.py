@@ -84,8 +84,8 @@ class Recovery:
             self.supervisor.stop.running()
             try:
                 self.policy.await_checkpoints()
-                self.runtime.prepare_restart(self.job, NODE_SECONDS, lambda: self.supervisor.stop.asked)
-                if self.supervisor.stop.asked:
+                self.runtime.prepare_restart(self.job, NODE_SECONDS, lambda: self.supervisor.stop.is_requested)
+                if self.supervisor.stop.is_requested:
                     break
                 self._begin(failure)
                 failure = self.supervisor.run()
@@ -98,13 +98,13 @@ class Recovery:
             return failure
         if len(self.restart_events) == self.policy.restarts:
             return replace(failure, message=f"{failure.message}; {SETTING}={self.policy.restarts} is used up")
-        if self.supervisor.stop.asked:
+        if self.supervisor.stop.is_requested:
             return Failure("interrupted", f"interrupted before it was restarted: {failure.message}")
         return failure
 
     def _may_restart(self, failure: Failure) -> bool:
-        left = self.policy.restarts - len(self.restart_events)
-        return failure.kind in KINDS and left > 0 and not self.supervisor.stop.asked
+        restarts_left = self.policy.restarts - len(self.restart_events)
+        return failure.kind in KINDS and restarts_left > 0 and not self.supervisor.stop.is_requested
 
     def _begin(self, failure: Failure) -> None:
         """Say that the run is restarted, and from where; make the next attempt."""

@@ -32,7 +32,7 @@ SETTINGS = SPEC_SETTINGS | NOT_IN_SPEC
 class DataRequest:
     """Where the data set comes from. Which one it is stands in the spec."""
 
-    named: bool = False
+    is_named: bool = False
     """Whether DATA= names it: then nothing else takes its place."""
 
     folder: Path | None = None

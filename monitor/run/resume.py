@@ -68,31 +68,31 @@ class Source:
             )
 
 
-def find(wanted: str, runs: Path) -> Source:
+def find(name: str, runs: Path) -> Source:
     """The last complete checkpoint of a run, or the one that the path names. Raises UserError in one line."""
     try:
-        folder = runs / wanted if wanted and (runs / wanted).is_dir() else Path(wanted)
-        exists = wanted and folder.is_dir()
+        folder = runs / name if name and (runs / name).is_dir() else Path(name)
+        exists = name and folder.is_dir()
     except OSError as error:
-        raise UserError(f"RESUME={wanted}: cannot be read ({error.strerror or error})") from None
+        raise UserError(f"RESUME={name}: cannot be read ({error.strerror or error})") from None
     if not exists:
         newest = ", ".join(path.name for path in store.folders(runs)[:3]) or "none yet"
-        raise UserError(f"RESUME={wanted}: no such run in {runs} (newest: {newest}), and no folder of that name")
+        raise UserError(f"RESUME={name}: no such run in {runs} (newest: {newest}), and no folder of that name")
     folder = folder.resolve()
     if folder.parent.name == FOLDER:
         run, checkpoints = folder.parents[1], [folder]
     else:
         run, checkpoints = folder, complete_ones(folder / FOLDER)
     if not checkpoints:
-        raise UserError(f"RESUME={wanted}: run {run.name} has no complete checkpoint{_one_that_has(runs)}")
+        raise UserError(f"RESUME={name}: run {run.name} has no complete checkpoint{_one_that_has(runs)}")
     try:
         checkpoint = verify(checkpoints[-1])
         spec = RunSpec.from_json(json.dumps(checkpoint.spec))
     except DamagedError as error:
         earlier = f"; RESUME={checkpoints[-2]} is an earlier one" if len(checkpoints) > 1 else ""
-        raise UserError(f"RESUME={wanted}: {error}{earlier}") from None
+        raise UserError(f"RESUME={name}: {error}{earlier}") from None
     except SpecError as error:
-        raise UserError(f"RESUME={wanted}: its spec is of another version of syncbed: {error}") from None
+        raise UserError(f"RESUME={name}: its spec is of another version of syncbed: {error}") from None
     data = store.load(run.name, run.parent).data
     return Source(run.name, checkpoints[-1], checkpoint.step, spec, data.key, data.label)
 

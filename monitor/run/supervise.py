@@ -105,8 +105,10 @@ class Supervisor:
         Returns whether it came to that: False when it was asked to stop, and not all that was to do was done.
         """
         last_look = time.monotonic()
-        while not all(rank.ended or rank.lost for rank in self.ranks):
-            if self.stop.asked and not all(rank.finished or rank.ended or rank.lost for rank in self.ranks):
+        while not all(rank.ended or rank.lost_reason for rank in self.ranks):
+            if self.stop.is_requested and not all(
+                rank.finished or rank.ended or rank.lost_reason for rank in self.ranks
+            ):
                 return False
             self._listen(0.2)
             self.injector.tick(self.ranks)

@@ -27,10 +27,12 @@ def only_blame(ranks: Sequence[RankState]) -> bool:
     suspects = {state.failed.suspect_rank for state in ranks if state.failed}
     blames = [bool(state.failed and state.failed.suspect_rank is not None) for state in ranks]
     evidence = any(
-        state.in_trouble and not state.lost and not blame for state, blame in zip(ranks, blames, strict=True)
+        state.in_trouble and not state.lost_reason and not blame for state, blame in zip(ranks, blames, strict=True)
     )
     silent = [
-        rank for rank, state in enumerate(ranks) if not (state.failed or state.ended or state.exited or state.lost)
+        rank
+        for rank, state in enumerate(ranks)
+        if not (state.failed or state.ended or state.exited or state.lost_reason)
     ]
     return not evidence and any(rank not in suspects for rank in silent)
 
@@ -40,7 +42,7 @@ def verdict(ranks: Sequence[RankState], name: Names) -> Failure | None:
 
     Ranks that the run went on without are no cause.
     """
-    candidates = {rank: state for rank, state in enumerate(ranks) if not state.lost}
+    candidates = {rank: state for rank, state in enumerate(ranks) if not state.lost_reason}
     if all(state.went_well for state in candidates.values()) and not any(state.breach for state in ranks):
         return None
     return (

@@ -221,9 +221,9 @@ class Lines:
         """Add to the line that has not ended."""
         room = self._most - self._size
         self.cut = self.cut or len(piece) > room
-        if kept := piece[:room]:
-            self._rest.append(kept)
-            self._size += len(kept)
+        if part := piece[:room]:
+            self._rest.append(part)
+            self._size += len(part)
 
     def _line(self) -> str:
         line = b"".join(self._rest).decode("utf-8", "replace")

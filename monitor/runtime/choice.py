@@ -26,19 +26,31 @@ class Place:
             raise UserError(f"RUNTIME={runtime}: one of: {', '.join(RUNTIMES)}")
         return cls(runtime, settings.get("PROJECT"))
 
+    @property
+    def may_be_cluster(self) -> bool:
+        return self.runtime is None or RUNTIMES[self.runtime].is_cluster
+
+    @property
+    def must_be_cluster(self) -> bool:
+        """Whether a cluster is named, so that this machine is no substitute."""
+        return self.may_be_cluster and (self.runtime is not None or self.project is not None)
+
+    @property
+    def cluster(self) -> str:
+        """The name of the cluster that it is or may be."""
+        return DEFAULT_PROJECT if self.project is None else self.project
+
 
 def choose(place: Place) -> Runtime:
     """The runtime of this place.
 
     Raises UserError when RUNTIME=docker, or PROJECT= names a cluster, and the cluster is not up.
     """
-    if place.runtime != "local":
+    if place.may_be_cluster:
         from monitor.runtime.docker import DockerRuntime
 
-        required = place.runtime == "docker" or place.project is not None
-        project = DEFAULT_PROJECT if place.project is None else place.project
-        if cluster := DockerRuntime.find(project, required=required):
+        if cluster := DockerRuntime.find(place.cluster, required=place.must_be_cluster):
             return cluster
     from monitor.runtime.local import LocalRuntime
 
-    return LocalRuntime(chosen=place.runtime == "local")
+    return LocalRuntime(is_named=not place.may_be_cluster)

@@ -119,7 +119,7 @@ class DockerRuntime(Runtime):
         with sdk.guard():
             host = self._client.info()
         self.limits = [
-            conditions.limits(node, container_limits.own(container), host["NCPU"], host["MemTotal"])
+            conditions.limits(node, container_limits.original(container), host["NCPU"], host["MemTotal"])
             for node, container in enumerate(nodes)
         ]
         self._links, self.links = conditions.links, [link.facts() for link in conditions.links]

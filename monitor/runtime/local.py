@@ -35,14 +35,14 @@ CLOSE_SECONDS = 2.0  # how long a launcher may take to end once its rank is kill
 
 
 class LocalRuntime(Runtime):
-    """Processes of this machine. `chosen`: whether the user asked for them, and not only a cluster is not up."""
+    """Processes of this machine. `is_named`: whether the user asked for them, and not only a cluster is not up."""
 
     name = "local"
     capabilities = RUNTIMES[name]
     default_nodes = 4
 
-    def __init__(self, chosen: bool):
-        self._why = "" if chosen else "no cluster is up: "
+    def __init__(self, is_named: bool):
+        self._why = "" if is_named else "no cluster is up: "
         self._data: Path | None = None
         self._resume: Path | None = None
         self._state: tempfile.TemporaryDirectory[str] | None = None  # from `preflight` to `release`

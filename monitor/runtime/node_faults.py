@@ -81,11 +81,11 @@ class NodeFaults:
             case "partition":
                 self._part(())
 
-    def _hold(self, node: Container, wanted: Limits) -> None:
+    def _hold(self, node: Container, limits: Limits) -> None:
         with sdk.guard():
             node.reload()
-            container_limits.put(node, wanted)
-            if problem := wrong(container_limits.now(node), wanted):
+            container_limits.put(node, limits)
+            if problem := wrong(container_limits.now(node), limits):
                 raise UserError(f"node {node.name}: {problem}")
 
     def mend(self, shaped: Sequence[bool]) -> None:

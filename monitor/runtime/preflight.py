@@ -13,11 +13,11 @@ from node import limits
 LEAST_SHM_BYTES = 64 << 20
 
 
-def check_count(wanted: int, present: int, project: str) -> None:
+def check_count(nodes: int, present: int, project: str) -> None:
     """Raise UserError when the cluster has too few nodes."""
-    if wanted > present:
-        larger = f"make cluster-up NODES={wanted}{naming.words(project)}"
-        raise UserError(f"NODES={wanted}: the cluster has {present}; `{larger}` makes it larger")
+    if nodes > present:
+        larger = f"make cluster-up NODES={nodes}{naming.words(project)}"
+        raise UserError(f"NODES={nodes}: the cluster has {present}; `{larger}` makes it larger")
 
 
 def check_running(containers: Mapping[str, Container], names: Sequence[str], project: str) -> None:

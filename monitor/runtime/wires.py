@@ -64,13 +64,13 @@ def shape(client: DockerClient, container: Container, project: str, link: Link |
     argument = json.dumps({"link": link.facts() if link else None, "cut": list(cut)})
     state = _helper(client, image_of(container), project, f"container:{container.id}", argument)
     present = {qdisc["kind"] for qdisc in state["qdiscs"]}
-    wanted = set()
+    kinds = set()
     if link and link.needs_netem:
-        wanted.add("netem")
+        kinds.add("netem")
     if link and link.rate_bits:
-        wanted.add("tbf")
-    if present & {"tbf", "netem"} != wanted:
-        raise RunFailed(f"node {container.name}: its link has {sorted(present)} where {sorted(wanted)} was asked for")
+        kinds.add("tbf")
+    if present & {"tbf", "netem"} != kinds:
+        raise RunFailed(f"node {container.name}: its link has {sorted(present)} where {sorted(kinds)} was asked for")
     congestion = link and link.congestion
     if state["congestion"] != congestion:
         raise RunFailed(
@@ -118,7 +118,7 @@ def take_back(
     changed = {
         node: shaped
         for node, shaped in nodes.items()
-        if shaped or limits.wrong(container_limits.now(node), container_limits.own(node))
+        if shaped or limits.wrong(container_limits.now(node), container_limits.original(node))
     }
     if not changed:
         return []
@@ -134,7 +134,7 @@ def _take_back(client: DockerClient, container: Container, shaped: bool, project
     lines = []
     with sdk.guard():
         container.reload()
-        if container_limits.put(container, container_limits.own(container)):
+        if container_limits.put(container, container_limits.original(container)):
             lines.append(f"a run's limits of {container.name}")
     if shaped and container.status in ("running", "paused"):  # else its interface is gone, and what shaped it
         shape(client, container, project, None)
@@ -144,17 +144,17 @@ def _take_back(client: DockerClient, container: Container, shaped: bool, project
 
 def refuse_unknown_kinds(links: Sequence[Link | None], kinds: Kinds, word: str = "") -> None:
     """Raise UserError for links that need what this kernel has not. `word`: where they stand, if not as settings."""
-    wanted = [link for link in links if link]
-    if not kinds["netem"] and any(link.needs_netem for link in wanted):
-        rate = next((f"{link.rate_bits / 1e6:g}mbit" for link in wanted if link.rate_bits), "")
+    present = [link for link in links if link]
+    if not kinds["netem"] and any(link.needs_netem for link in present):
+        rate = next((f"{link.rate_bits / 1e6:g}mbit" for link in present if link.rate_bits), "")
         alone = f"rate={rate or '10mbit'}" if word else f"RATE={rate}"
         would = f"{alone} alone would do" if kinds["tbf"] else "no link can be shaped here"
         text = "the engine's kernel has no netem (sch_netem), which delay, jitter and loss need"
         raise UserError(f"{word or 'DELAY, JITTER, LOSS, LINK'}: {text}; {would}")
-    if not kinds["tbf"] and any(link.rate_bits for link in wanted):
+    if not kinds["tbf"] and any(link.rate_bits for link in present):
         out = "leave it out" if word else "leave RATE and LINK out"
         raise UserError(f"{word or 'RATE'}: the engine's kernel has no tbf (sch_tbf), which it needs; {out}")
-    for name in (link.congestion for link in wanted if link.congestion):
+    for name in (link.congestion for link in present if link.congestion):
         if name not in kinds["congestion"]:
             has = ", ".join(kinds["congestion"])
             raise UserError(f"CONGESTION={name}: the engine's kernel has no such congestion control; it has {has}")
@@ -221,8 +221,8 @@ def _between(client: DockerClient, sender: Container, receiver: Container, secon
         answer = client.api.exec_start(serving, stream=True)
         first = _json(next(answer, b""), receiver)
         port, host = str(first["port"]), receiver.labels["com.docker.compose.service"]
-        sent: Any = sender.exec_run([*probe, "send", host, port, str(seconds), str(buffer)])
-        code, out = sent
+        execution: Any = sender.exec_run([*probe, "send", host, port, str(seconds), str(buffer)])
+        code, out = execution
         if code:
             raise RunFailed(
                 f"node {sender.name} could not measure its link: {sdk.one_line(out.decode(errors='replace'))}"

@@ -9,11 +9,10 @@ from contextlib import AbstractContextManager
 
 from monitor.conditions.amounts import whole
 from monitor.engine import alone
-from monitor.engine.naming import DEFAULT_PROJECT
 from monitor.errors import UserError, refuse_unknown
 from monitor.ports import check_port
 from monitor.results import show
-from monitor.runtime.choice import RUNTIMES
+from monitor.runtime.choice import Place
 from monitor.serve import cluster_host, export, management
 from monitor.serve.cluster_host import ClusterHost
 from monitor.serve.local_host import SERVING_PORT, LocalHost
@@ -126,19 +125,13 @@ def _alone() -> AbstractContextManager[None]:
 def hosts(settings: dict[str, str]) -> list[Host]:
     """Where the server is or would be: the first, and where it may be besides, as a cluster came or went since.
 
-    Raises UserError as monitor.runtime.choose does.
+    Raises UserError as monitor.runtime.choice.choose does.
     """
-    wanted, project = settings.get("RUNTIME"), settings.get("PROJECT", DEFAULT_PROJECT)
-    if wanted not in (None, *RUNTIMES):
-        raise UserError(f"RUNTIME={wanted}: one of: {', '.join(RUNTIMES)}")
-    cluster = None
-    if wanted != "local":
-        cluster = cluster_host.find(project, required=wanted == "docker" or "PROJECT" in settings)
+    place = Place.of(settings)
+    cluster = cluster_host.find(place.cluster, required=place.must_be_cluster) if place.may_be_cluster else None
     if cluster is None:
         return [LocalHost()]
-    if wanted is None and "PROJECT" not in settings:
-        return [cluster, LocalHost()]
-    return [cluster]
+    return [cluster] if place.must_be_cluster else [cluster, LocalHost()]
 
 
 def _check_ports(port: int) -> None:

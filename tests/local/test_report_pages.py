@@ -82,7 +82,7 @@ def run(tmp_path_factory):
 def test_a_page_is_whole_and_fits(browser, run, tmp_path, width, dark):
     told, log = look(browser, run.folder / "report.html", tmp_path, width, dark)
     page = run_page(run)
-    assert [plot["name"] for plot in told["plots"]] == list(page.named(Plot))
+    assert [plot["name"] for plot in told["plots"]] == list(page.by_name(Plot))
     for plot in told["plots"]:
         assert plot["width"] > min(250, width / 2) and plot["height"] > 100, plot
         assert plot["left"] >= 0 and plot["right"] <= width, plot

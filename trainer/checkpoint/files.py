@@ -66,8 +66,8 @@ def save(
         files |= json.loads(text)
     complete = Complete(step, epoch, wire.world_size, asdict(spec), facts, files)
     text = json.dumps(asdict(complete), indent=1) + "\n"
-    written = write(folder / COMPLETE, lambda file: file.write(text.encode()))
-    return folder.name, written["bytes"] + sum(file["bytes"] for file in files.values())
+    record = write(folder / COMPLETE, lambda file: file.write(text.encode()))
+    return folder.name, record["bytes"] + sum(file["bytes"] for file in files.values())
 
 
 def _write_rank(folder: Path, rank: int, step: int, state: dict, elsewhere: list[str]) -> dict:

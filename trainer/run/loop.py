@@ -127,12 +127,12 @@ class Run:
         traffic = self.wire.take_traffic()
         self.metrics.synchronised(traffic, self.sync.synchronisations)
         sent, received = total(traffic)
-        seen = self.wire.all_reduce(torch.from_numpy(self.batches.seen).to(torch.uint8))
+        seen_samples = self.wire.all_reduce(torch.from_numpy(self.batches.seen).to(torch.uint8))
         self.tell(
             events.Trained(
                 rank=self.rank,
                 seconds=seconds,
-                distinct_samples=int(seen.count_nonzero()),
+                distinct_samples=int(seen_samples.count_nonzero()),
                 synchronisations=self.sync.synchronisations,
                 sent_bytes=sent,
                 received_bytes=received,

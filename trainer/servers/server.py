@@ -102,7 +102,7 @@ class Server:
         try:
             while self._answer(link):
                 pass
-        except Exception as error:
+        except Exception as error:  # of a thread: the main one raises it, or goes on without the rank
             self._broken.append((rank, error))
         self._news.set()
 

@@ -93,7 +93,7 @@ class PsSync(Sync):
 
     def state(self) -> dict:
         """What the compressor keeps; rank 0 adds the servers' momentum."""
-        kept = {f"{COMPRESSOR}{name}": value for name, value in self.compressor.state_dict().items()}
+        state = {f"{COMPRESSOR}{name}": value for name, value in self.compressor.state_dict().items()}
         if self.wire.rank == 0:
             for i, (link, part) in enumerate(zip(self.links, self.parts, strict=True)):
                 momentum = empty(part)
@@ -101,12 +101,14 @@ class PsSync(Sync):
                     link.send(head(STATE)).wait()
                     link.receive(momentum)
                 link.take_bytes()
-                kept[f"momentum/{i}"] = momentum
-        return kept
+                state[f"momentum/{i}"] = momentum
+        return state
 
     def load_state(self, state: dict) -> None:
-        kept = {name.removeprefix(COMPRESSOR): v for name, v in state.items() if name.startswith(COMPRESSOR)}
-        self.compressor.load_state_dict(kept)
+        compressor_state = {
+            name.removeprefix(COMPRESSOR): v for name, v in state.items() if name.startswith(COMPRESSOR)
+        }
+        self.compressor.load_state_dict(compressor_state)
         if self.wire.rank == 0:  # the servers began with the weights of a new run
             for i, (link, part) in enumerate(zip(self.links, self.parts, strict=True)):
                 with self.wire.party.errors("giving the servers their state"):

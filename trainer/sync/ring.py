@@ -37,12 +37,12 @@ class Ring(Sync):
         what = f"{len(tensor)} {tensor.dtype}"
         chunks = [tensor[share(len(tensor), i, n)] for i in range(n)]
         for i in range(n - 1):
-            mine, come = chunks[(rank - i) % n], torch.empty_like(chunks[(rank - i - 1) % n])
-            self.wire.exchange(mine, after, come, before, f"round {i + 1} of reduce-scatter of {what}")
-            chunks[(rank - i - 1) % n] += come
+            outgoing, incoming = chunks[(rank - i) % n], torch.empty_like(chunks[(rank - i - 1) % n])
+            self.wire.exchange(outgoing, after, incoming, before, f"round {i + 1} of reduce-scatter of {what}")
+            chunks[(rank - i - 1) % n] += incoming
         for i in range(n - 1):
-            mine, come = chunks[(rank - i + 1) % n], chunks[(rank - i) % n]
-            self.wire.exchange(mine, after, come, before, f"round {i + 1} of all-gather of {what}")
+            outgoing, incoming = chunks[(rank - i + 1) % n], chunks[(rank - i) % n]
+            self.wire.exchange(outgoing, after, incoming, before, f"round {i + 1} of all-gather of {what}")
         return tensor
 
     def step_bytes(self, gradient_bytes: int) -> tuple[float, float]:

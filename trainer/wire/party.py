@@ -86,8 +86,8 @@ class Party:
         Raises as `meet`.
         """
         while not holds():
-            if gone := self.peers.gone():
-                raise PeerLost(f"rank {gone[0]} gave up before {name}: {gone[1]}", gone[0])
+            if culprit := self.peers.gone():
+                raise PeerLost(f"rank {culprit[0]} gave up before {name}: {culprit[1]}", culprit[0])
             if (rank := self.peers.missing()) is not None:
                 raise PeerLost(f"rank {rank} has not started within {START_SECONDS:.0f} s", rank)
             time.sleep(0.01)

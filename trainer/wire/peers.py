@@ -22,7 +22,7 @@ START_SECONDS = 60.0  # how long a rank that was never seen may take to start
 @dataclass
 class Peer:
     beat: int = -1  # -1: not seen yet
-    seen: float = 0.0  # when its beat last changed, on this rank's monotonic clock
+    seen_at: float = 0.0  # when its beat last changed, on this rank's monotonic clock
     at: tuple[int, str] = (0, "start-up")  # its latest collective: sequence number and description
     farewell: dict | None = None  # {"kind", "message", "suspect"}, once it has given up
 
@@ -71,7 +71,7 @@ class Peers:
                 return
             if asleep:  # this process itself was stopped, or the store was: everyone's age is unknown
                 for peer in self.others.values():
-                    peer.seen = self.clock()
+                    peer.seen_at = self.clock()
 
     def exchange(self, farewell: dict | None = None) -> None:
         """Publish this rank's beat and read the others'."""
@@ -84,7 +84,7 @@ class Peers:
         for r, news, (sequence, what) in zip(here, values[::2], values[1::2], strict=True):
             peer = self.others[r]
             if news["beat"] != peer.beat:
-                peer.beat, peer.seen = news["beat"], self.clock()
+                peer.beat, peer.seen_at = news["beat"], self.clock()
             peer.at, peer.farewell = (sequence, what), news["farewell"]
         self._answered = self.clock()
 
@@ -108,13 +108,15 @@ class Peers:
             while stay and self.clock() < until and self._unaware():
                 time.sleep(0.1)
                 self.exchange(farewell)
-        except Exception:
-            return  # nobody is left to read it
+        except Exception:  # whatever a broken connection raises: nobody is left to read it
+            return
 
     def _unaware(self) -> bool:
         """Whether a rank still runs that has not left."""
         now = self.clock()
-        return any(p.beat >= 0 and p.farewell is None and now - p.seen < SILENT_SECONDS for p in self.others.values())
+        return any(
+            p.beat >= 0 and p.farewell is None and now - p.seen_at < SILENT_SECONDS for p in self.others.values()
+        )
 
     def awake(self) -> bool:
         """Whether this process has run on without a break for so long that it knows how old the others' beats are: on a
@@ -137,7 +139,7 @@ class Peers:
         now = self.clock()
         if self.rank != 0 and (self.store_lost or now - self._answered > seconds):
             return 0, now - self._answered
-        ages = [(now - p.seen, r) for r, p in self._needed() if p.beat >= 0 and p.farewell is None]
+        ages = [(now - p.seen_at, r) for r, p in self._needed() if p.beat >= 0 and p.farewell is None]
         age, rank = max(ages, default=(0.0, -1))
         return (rank, age) if age > seconds else None
 
@@ -150,7 +152,7 @@ class Peers:
         None: it is there.
         """
         peer = self.others[rank]
-        age = self._answered - peer.seen  # while the store does not answer, nobody's beats can be seen
+        age = self._answered - peer.seen_at  # while the store does not answer, nobody's beats can be seen
         if peer.farewell:
             return f"it gave up: {peer.farewell['message']}"
         silent = self.awake() and peer.beat >= 0 and age > seconds and not self._stopping.is_set()
@@ -201,8 +203,8 @@ class Peers:
         while True:
             if not (awake := self.awake()):
                 until = min(self.clock() + EVIDENCE_SECONDS, latest)
-            if gone := self.gone():
-                return gone
+            if culprit := self.gone():
+                return culprit
             if awake and (silence := self.silent(SILENT_SECONDS)):
                 return silence[0], f"no sign of life for {silence[1]:.1f} s"
             if self.clock() > until:

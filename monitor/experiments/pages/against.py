@@ -71,8 +71,8 @@ def _series(label: str, estimates: dict[str, Estimate], values: list[str], x: li
 
 
 def _bars(name: str, title: str, y_label: str, ratios: dict[str, dict[str, Estimate | None]], value: str) -> Bars:
-    known = {label: estimate.value for label, of_group in ratios.items() if (estimate := of_group.get(value))}
-    return Bars(name, title, y_label, list(known), {y_label: list(known.values())})
+    heights = {label: estimate.value for label, of_group in ratios.items() if (estimate := of_group.get(value))}
+    return Bars(name, title, y_label, list(heights), {y_label: list(heights.values())})
 
 
 def _numbers(by: str, values: Iterable[str]) -> list[float] | None:

@@ -24,10 +24,9 @@ def reproduced_page(reproduction) -> Page:
     sections = [Section("Claims", verdicts(reproduction))]
     for i, table in enumerate(preset.tables):
         heading, build = KINDS[table.kind]
-        options, chosen = table.model_dump(exclude={"kind", "runs"}), _chosen(reproduction, table.runs)
-        if build is not against:  # which asks the cells for their words
-            chosen = [group for _, group in chosen]
-        sections.append(Section(heading, build(chosen, f"{table.kind}-{i + 1}", **options)))
+        options, pairs = table.model_dump(exclude={"kind", "runs"}), _pairs(reproduction, table.runs)
+        parts = pairs if build is against else [group for _, group in pairs]  # against() asks cells for their words
+        sections.append(Section(heading, build(parts, f"{table.kind}-{i + 1}", **options)))
     first = next((g for g in reproduction.groups.values() if g.results), None)
     sections += [
         Section("Beside the report", published(reproduction)),
@@ -46,7 +45,7 @@ def reproduced_page(reproduction) -> Page:
     return Page(f"{preset.name}: {preset.title}", lead, [section for section in sections if section.items])
 
 
-def _chosen(reproduction, names: list[str] | None) -> list[tuple[Cell, Group]]:
+def _pairs(reproduction, names: list[str] | None) -> list[tuple[Cell, Group]]:
     """The cells of these parts of the preset, and what came of them; all without names."""
     groups = reproduction.groups.values()  # after those of the cells come those of what was left out
     cells = zip(reproduction.sweep.cells, groups, strict=False)

@@ -1,5 +1,6 @@
 """Pages of sweeps and of reproduced reports: the runs side by side, the report's tables and plots, and the verdicts."""
 
+from monitor import capabilities
 from monitor.experiments import figures
 from monitor.experiments.comparison import rows, tables
 from monitor.experiments.grouping import Group
@@ -7,6 +8,7 @@ from monitor.experiments.sweep import Sweep
 from monitor.report import run_page
 from monitor.report.page import Item, Page, Section
 from monitor.report.plots import Bars, Lines, Series
+from monitor.results.result import Result
 from monitor.results.table import Table, Value
 from monitor.statistics.estimate import Estimate
 from trainer.events import PHASES
@@ -28,7 +30,7 @@ def sweep_page(job: Sweep, groups: list[Group]) -> Page:
         Section("Runs", [runs_table(job)]),
         Section("On what", [run_page.machine(first.results[0])] if first else []),
     ]
-    words = " ".join(f"{name}={text}" for name, text in job.asked.items())
+    words = " ".join(f"{name}={text}" for name, text in job.settings.items())
     lead = [f"make sweep {words}", progress(job), *where(groups), *job.notes]
     return Page(f"Sweep {job.folder.name}", lead, [section for section in sections if section.items])
 
@@ -36,20 +38,26 @@ def sweep_page(job: Sweep, groups: list[Group]) -> Page:
 def where(groups: list[Group]) -> list[str]:
     """On what the runs ran, which decides what a speed-up means."""
     first = {g.results[0].runtime: g.results[0] for g in reversed(groups) if g.results}
-    limits = first["docker"].limits if "docker" in first else []
-    shares = dict.fromkeys(f"{limit.cpus:g} cores" for limit in limits if limit.cpus)
+    return [machine_sentence(first[name]) for name in sorted(first)]
+
+
+def machine_sentence(result: Result) -> str:
+    """Which cores the ranks of a run had."""
+    runtime = capabilities.of(result.runtime)
+    words = f"RUNTIME={runtime.name}"
+    if runtime.shares_machine:
+        return f"{words}: ranks share this machine's cores and loopback; few ranks have more threads each."
+    if not runtime.has_limits:
+        return words
+    shares = dict.fromkeys(f"{limit.cpus:g} cores" for limit in result.limits if limit.cpus)
     cores = " and ".join(shares) or "its share of the cores"
-    sentences = {
-        "docker": f"RUNTIME=docker: a node has {cores}, however many take part; the workers of one node share them.",
-        "local": "RUNTIME=local: ranks share this machine's cores and loopback; few ranks have more threads each.",
-    }
-    return [sentences.get(name, f"RUNTIME={name}") for name in sorted(first)]
+    return f"{words}: a node has {cores}, however many take part; the workers of one node share them."
 
 
 def progress(job: Sweep) -> str:
     """How much of it is finished."""
-    done = sum(job.done(*which) for which in job.order())
-    return f"{done} of {job.total} runs finished, {len(job.failures())} failed."
+    finished = sum(job.is_finished(*which) for which in job.order())
+    return f"{finished} of {job.total} runs finished, {len(job.failures())} failed."
 
 
 def comparison(groups: list[Group], name: str = "compare") -> list[Item]:

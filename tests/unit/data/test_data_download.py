@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from monitor.data import catalogue, cifar10, download
-from monitor.data.catalogue import default, prepare
+from monitor.data.catalogue import prepare
 from monitor.data.command import command
 from monitor.errors import UserError
 from trainer.spec import SpecError
@@ -171,7 +171,7 @@ def test_no_network_and_cifar10_was_named(offline, tmp_path):
 
 def test_no_network_and_nothing_was_named(offline, tmp_path):
     said = []
-    made = default(seed=7, data_dir=None, cache=tmp_path, say=said.append)
+    made = prepare("cifar10", seed=7, data_dir=None, cache=tmp_path, say=said.append, or_synthetic=True)
     assert said == [
         "warning: cifar10 cannot be fetched (nowhere.invalid: its name does not resolve), so synthetic images are used "
         "instead; DATA_DIR=folder with its files or a network would do, DATA=synthetic silences this"
@@ -185,12 +185,15 @@ def test_nothing_was_named_and_the_cache_has_cifar10(server, offline, tmp_path, 
     monkeypatch.setattr(cifar10, "URL", server.url)
     first = fetched(tmp_path)
     monkeypatch.setattr(cifar10, "URL", "http://nowhere.invalid/cifar-10-python.tar.gz")
-    assert default(seed=7, data_dir=None, cache=tmp_path, say=lambda line: pytest.fail(line)) == first
+    again = prepare(
+        "cifar10", seed=7, data_dir=None, cache=tmp_path, say=lambda line: pytest.fail(line), or_synthetic=True
+    )
+    assert again == first
 
 
 def test_a_data_dir_that_cannot_be_used_is_never_replaced(offline, tmp_path):
     with pytest.raises(UserError, match=r"^DATA_DIR=.*: no such folder; "):
-        default(seed=7, data_dir=tmp_path / "nowhere", cache=tmp_path)
+        prepare("cifar10", seed=7, data_dir=tmp_path / "nowhere", cache=tmp_path, or_synthetic=True)
 
 
 @pytest.fixture

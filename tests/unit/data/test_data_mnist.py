@@ -14,7 +14,7 @@ import pytest
 
 from monitor.data import idx
 from monitor.data import mnist as module
-from monitor.data.catalogue import default, prepare
+from monitor.data.catalogue import prepare
 from monitor.errors import UserError
 
 SMALL = Path(__file__).parents[4] / "shared" / "data" / "mnist-small"
@@ -263,7 +263,8 @@ def test_no_mirror_has_the_expected_files(mirror, folder, tmp_path):
         "a network (then `make data DATA=mnist`), DATA_DIR=folder with its files, or DATA=synthetic would do"
     )
     said = []
-    made = default("mnist", seed=7, data_dir=None, cache=tmp_path / "cache", say=said.append, shape=(1, 28, 28))
+    how = {"data_dir": None, "cache": tmp_path / "cache", "say": said.append, "shape": (1, 28, 28)}
+    made = prepare("mnist", seed=7, or_synthetic=True, **how)
     assert said[-1].startswith(f"warning: mnist cannot be fetched ({trouble}), so synthetic images are used instead; ")
     assert (made.key, made.manifest["shape"]) == ("synthetic-1x28x28-s7", [1, 28, 28])
     assert made.label == "synthetic (no DATA named, mnist could not be fetched)"

@@ -58,18 +58,18 @@ def test_no_run_on_one_node_is_no_speed_up():
 def test_the_table_shows_intervals_where_there_are_some():
     column = next(c for c in comparison.step_columns() if c.name == "step_seconds")
     (row,) = comparison.rows([labelled("x", result(1.0), result(1.1))])
-    shown = comparison.shown(row["step_seconds"], column)
+    shown = comparison.table_value(row["step_seconds"], column)
     assert text(shown, column.places) == "1.050 [0.415, 1.685]"  # t(0.975, 1) = 12.706
     (row,) = comparison.rows([labelled("x", result(1.0))])
-    assert text(comparison.shown(row["step_seconds"], column), column.places) == "1.000"
-    assert text(comparison.shown(None, column), column.places) == "-"
+    assert text(comparison.table_value(row["step_seconds"], column), column.places) == "1.000"
+    assert text(comparison.table_value(None, column), column.places) == "-"
 
 
 def test_an_accuracy_is_told_in_one_way_everywhere():
     (column,) = [column for column in comparison.outcome_columns() if column.name == "test_accuracy"]
     for group in (labelled("x", result(test_accuracy=0.9555)), labelled("x", *[result(test_accuracy=0.9555)] * 2)):
         (row,) = comparison.rows([group])
-        shown = comparison.shown(row["test_accuracy"], column)
+        shown = comparison.table_value(row["test_accuracy"], column)
         assert shown == 0.9555 and text(shown, column.places) == share(0.9555) == "95.5 %"
     assert text(None, column.places) == "-"
     say = Console(record=True, width=200)

@@ -46,7 +46,7 @@ def planned(tmp_path, monkeypatch):
     def plan(name="p.toml", scale="quick", **words):
         wanted = preset.read(name, scale)
         job = reproduce.plan(wanted, tmp_path / "x", {}, words, console.console())
-        reproduce.judged(wanted, job)
+        reproduce.judge(wanted, job)
         return job
 
     return plan
@@ -187,7 +187,7 @@ def test_what_only_a_cluster_can_do_is_left_out_and_its_claims_stay_open(planned
         "left out: unequal (CPUS=0.5,0.2: processes of this machine have no limits and links of their own; "
         "RUNTIME=docker would do)"
     ]
-    verdict = reproduce.judged(preset.read("p.toml", "quick"), job).verdicts[-1]
+    verdict = reproduce.judge(preset.read("p.toml", "quick"), job).verdicts[-1]
     assert (verdict.verdict, verdict.reason) == ("cannot be told here", "no run of unequal finished")
 
 

@@ -37,7 +37,7 @@ class Runs:
         failure = next((what for word, what in self.fails.items() if word in map("=".join, words.items())), None)
         if isinstance(failure, BaseException):
             raise failure
-        stop.asked = failure == "interrupted"
+        stop.is_requested = failure == "interrupted"
         spec = RunSpec.from_settings(request.spec)
         name = f"run-{self.count}"
         scores = {"train_loss": 2.0, "test_loss": 2.1, "test_accuracy": 0.5}
@@ -242,7 +242,7 @@ def test_one_that_is_refused_leaves_the_others_tries_alone(runs, monkeypatch):
     start(SYNC="ddp,ring", NODES="2", NAME="s")
     looked = kept("s")  # read by a second one before the first had written its last try
     looked.tries.clear()
-    monkeypatch.setattr(sweep, "goes_on", lambda folder, asked: looked)
+    monkeypatch.setattr(sweep, "load_matching", lambda folder, settings: looked)
     with (
         carry_out.alone(sweep_command.Path("sweeps/s")),
         pytest.raises(UserError, match="another sweep works in it now"),
@@ -271,7 +271,7 @@ def test_another_sweep_of_that_name_that_began_meanwhile_is_left_alone(runs):
     start(SYNC="ddp,ring", NODES="2", NAME="s")
     with pytest.raises(UserError, match="is a sweep with SYNC=ddp,ring, this is one with SYNC=gossip"):
         carry_out.carry_out(mine, console.console())
-    assert kept("s").asked["SYNC"] == "ddp,ring"
+    assert kept("s").settings["SYNC"] == "ddp,ring"
 
 
 HOLLOW = {key: {} for key in ended("x")} | {"schema": 1, "status": "finished", "ranks": [{"rank": 0}]}

@@ -60,14 +60,14 @@ def test_a_sweeps_page(job):
     assert page.lead[:2] == ["make sweep NODES=1,2,4", "2 of 3 runs finished, 1 failed."]
     assert page.lead[2].startswith("RUNTIME=docker: ")
     assert page.lead[3:] == ["a note"]
-    rows = {row[0]: dict(zip(page.named(Table)["compare"].headings, row, strict=True)) for row in
-            page.named(Table)["compare"].rows}  # fmt: skip
+    rows = {row[0]: dict(zip(page.by_name(Table)["compare"].headings, row, strict=True)) for row in
+            page.by_name(Table)["compare"].rows}  # fmt: skip
     assert rows["NODES=2"]["s/step"].value == pytest.approx(0.6)
     assert rows["NODES=2"]["speed-up"].value == pytest.approx(2)
     assert rows["NODES=2"]["efficiency"] == pytest.approx(1)
     assert rows["NODES=4"]["runs"] == "0, 1 failed"
-    assert page.named(Table)["failed"].rows == [["NODES=4", 1, "the <engine> went away"]]
-    assert [row[2:] for row in page.named(Table)["runs"].rows] == [
+    assert page.by_name(Table)["failed"].rows == [["NODES=4", 1, "the <engine> went away"]]
+    assert [row[2:] for row in page.by_name(Table)["runs"].rows] == [
         ["finished", "run-1", 9.0],
         ["finished", "run-2", 8.0],
         ["failed", None, 1.0],
@@ -81,14 +81,14 @@ def test_speed_up_is_drawn_over_workers_beside_the_ideal(job):
         told = json.loads(path.read_text())
         told["spec"]["batch"] = 12
         path.write_text(json.dumps(told))
-    ideal, line = page_of(job).named(Plot)["speed-up-plot"].series
+    ideal, line = page_of(job).by_name(Plot)["speed-up-plot"].series
     assert (ideal.x, ideal.y) == ([1, 2], [1, 2])
     assert (line.label, line.x) == ("ddp cnn3 batch 12", [1, 2])
     assert line.y == pytest.approx([1, 1])
 
 
 def test_phases_of_a_step_side_by_side(job):
-    bars = page_of(job).named(Plot)["compare-steps"]
+    bars = page_of(job).by_name(Plot)["compare-steps"]
     assert bars.labels == ["NODES=1", "NODES=2"]
     assert [sum(parts) for parts in zip(*bars.parts.values(), strict=True)] == pytest.approx([0.6, 0.6])
 
@@ -101,12 +101,12 @@ def made(tmp_path, job):
     wanted = preset.read(str(tmp_path / "p.toml"), "quick")
     named = [replace(cell, group=name) for cell, name in zip(job.cells, ("one", "two"), strict=False)]
     whole = Sweep(job.folder, {}, named, job.notes, job.tries[:2])
-    return reproduce.judged(wanted, whole)
+    return reproduce.judge(wanted, whole)
 
 
 def test_every_kind_of_table_of_a_report(made, tmp_path):
     page = reproduced_page(made)
-    tables = page.named(Table)
+    tables = page.by_name(Table)
     assert tables["claims"].rows[0][:2] == ["two <b>beat</b> one", "cannot be told here"]
     assert tables["published"].rows == [["one", 1.0, 1.0], ["two", 0.5, pytest.approx(1.0)]]
     kinds = {name.rsplit("-", 1)[0] for name in tables if name[-1].isdigit()}
@@ -123,10 +123,10 @@ def test_every_kind_of_table_of_a_report(made, tmp_path):
     assert all(table.texts()[-1][-1].endswith(" %") for table in (losses, tables[f"speed_up-{number['speed_up']}"]))
     nodes = tables[f"nodes-{number['nodes']}-2"]
     assert nodes.rows[-1][1] == "mean of the workers"
-    curve = page.named(Plot)[f"curves-{number['curves']}-loss"].series[1]
+    curve = page.by_name(Plot)[f"curves-{number['curves']}-loss"].series[1]
     assert curve.x == pytest.approx([step / 8 for step in (1, 2, 3, 4)])  # 100 images in batches of 12
     assert tables[f"against-{number['against']}"].headings == ["", "NODES=1", "NODES=2"]
-    assert f"utilisation-{number['utilisation']}-2-cpu" in page.named(Plot)
+    assert f"utilisation-{number['utilisation']}-2-cpu" in page.by_name(Plot)
     write_page(tmp_path, "report", page)
     assert "<b>beat</b>" not in (tmp_path / "report.html").read_text()
 

@@ -30,7 +30,7 @@ def run(tmp_path):
 
 
 def plots(run) -> dict:
-    return run_page.run_page(run).named(Plot)
+    return run_page.run_page(run).by_name(Plot)
 
 
 class TestNumbers:
@@ -92,7 +92,7 @@ class TestNumbers:
         ]
 
     def test_tables_hold_what_the_result_says(self, run):
-        tables = run_page.run_page(run).named(Table)
+        tables = run_page.run_page(run).by_name(Table)
         assert dict(tables["outcome"].rows)["test accuracy"] == "83.3 %"
         assert dict(tables["outcome"].rows)["distinct training images seen"] == "48 of 100"
         mean = dict(zip(tables["ranks"].headings, tables["ranks"].rows[-1], strict=True))
@@ -104,11 +104,11 @@ class TestNumbers:
     def test_scores_on_the_way_stand_beside_training(self, tmp_path):
         scores = [{"step": 2, "updates": None, "loss": 2.2, "accuracy": 0.6, "seconds": 3.5}]
         page = run_page.run_page(load(write_run(tmp_path / "runs" / "r", evaluations=scores)))
-        by_steps, by_seconds = (page.named(Plot)[f"loss-by-{by}"].series[1] for by in ("steps", "seconds"))
+        by_steps, by_seconds = (page.by_name(Plot)[f"loss-by-{by}"].series[1] for by in ("steps", "seconds"))
         assert (by_steps.x, by_steps.y) == ([2], [2.2])
         assert by_seconds.x == [1.5]  # 2 s of start-up
-        assert page.named(Table)["evaluations"].rows == [[2, 3.5, 2.2, 0.6]]
-        assert page.named(Table)["evaluations"].texts() == [["2", "3.5", "2.2000", "60.0 %"]]
+        assert page.by_name(Table)["evaluations"].rows == [[2, 3.5, 2.2, 0.6]]
+        assert page.by_name(Table)["evaluations"].texts() == [["2", "3.5", "2.2000", "60.0 %"]]
 
     def test_staleness_of_each_rank(self, tmp_path):
         folder = write_run(tmp_path / "runs" / "r")
@@ -128,7 +128,7 @@ class TestFiles:
         assert made == run.folder / "report.html"
         names = {path.name for path in (run.folder / "report").iterdir()}
         page = run_page.run_page(run)
-        assert names == {f"{n}.csv" for n in page.named(Table)} | {f"{n}.svg" for n in page.named(Plot)}
+        assert names == {f"{n}.csv" for n in page.by_name(Table)} | {f"{n}.svg" for n in page.by_name(Plot)}
         read = list(csv.reader((run.folder / "report" / "classes.csv").open()))
         assert read[1][:2] == ["<script>", "1.0"]
         assert not [p for p in run.folder.iterdir() if p.name.endswith(".part")]
@@ -247,7 +247,7 @@ class TestAnythingARunCanLeave:
         (folder / "result.json").write_text(json.dumps(begun))
         page = run_page.run_page(load(folder))
         assert page.lead[0].endswith(f": {says}")
-        assert page.named(Plot)["loss-by-steps"].series[0].y == pytest.approx([3.0, 2.5, 2.0, 1.5])
+        assert page.by_name(Plot)["loss-by-steps"].series[0].y == pytest.approx([3.0, 2.5, 2.0, 1.5])
         write(folder)
 
     @pytest.mark.parametrize(

@@ -308,7 +308,7 @@ def test_figures_of_a_node_stand_once_in_tables_and_means_are_of_nodes():
 
 def test_a_lost_worker_is_named_and_does_not_take_the_train_loss_along():
     ranks = two_ranks()
-    ranks[1].steps, ranks[1].lost = ranks[1].steps[:2], "was killed by SIGKILL"
+    ranks[1].steps, ranks[1].lost_reason = ranks[1].steps[:2], "was killed by SIGKILL"
     result = complete(ranks)
     assert result["lost_workers"] == [{"rank": 1, "step": 2, "reason": "was killed by SIGKILL"}]
     assert result["train_loss"] == 2.0

@@ -185,7 +185,7 @@ def test_what_cannot_be_done_is_told_and_tried_to_be_taken_back(monkeypatch, can
     assert bed.moments[-1] == ("partition:0|1", "end", says)
 
 
-@pytest.mark.parametrize("how", ["exited", "ended", "finished", "lost"])
+@pytest.mark.parametrize("how", ["exited", "ended", "finished", "lost_reason"])
 @pytest.mark.parametrize("kind", ["kill", "freeze"])
 def test_a_rank_that_has_ended_by_then_suffers_nothing_and_it_is_told(monkeypatch, kind, how):
     bed = Bed(f"{kind}:1@step=1", monkeypatch)
@@ -275,7 +275,7 @@ def test_a_restarted_run_keeps_its_faults_and_warns_of_the_late_ones(tmp_path):
     ]
     runtime = Faulty([[ready(0), step(0)], [ready(1), step(1)]], holding=(0, 1), later=[again])
     job = Job("r", RunSpec(nodes=2, batch=8, deadline_seconds=20.0), "key", tmp_path)
-    stop = SimpleNamespace(asked=False, running=lambda: None, writing=lambda: None)
+    stop = SimpleNamespace(is_requested=False, running=lambda: None, writing=lambda: None)
     recovery = Recovery(runtime, job, said.append, stop, RestartPolicy(1))
     assert recovery.run() is None
     assert [one.began_seconds is None for one in recovery.injector.facts()] == [False, True]

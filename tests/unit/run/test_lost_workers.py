@@ -26,7 +26,7 @@ def clock(monkeypatch):
 def supervise_survivors(*scripts, **more):
     told = []
     supervisor, failure, runtime = supervise(scripts, on_event=told.append, sync="ps_async", batch=12, **more)
-    lost = {rank: state.lost for rank, state in enumerate(supervisor.ranks) if state.lost}
+    lost = {rank: state.lost_reason for rank, state in enumerate(supervisor.ranks) if state.lost_reason}
     return failure, lost, [event for event in told if isinstance(event, events.Warning)], runtime
 
 
@@ -113,7 +113,7 @@ def test_a_worker_that_is_cut_off_blames_others_that_live_and_is_gone_on_without
     )
     assert failure is None
     how = "is cut off from rank 0 (trainer-0)"
-    assert {rank: state.lost for rank, state in enumerate(supervisor.ranks) if state.lost} == {1: how}
+    assert {rank: state.lost_reason for rank, state in enumerate(supervisor.ranks) if state.lost_reason} == {1: how}
     assert warned == [f"rank 1 (trainer-1) {how} at step 3; the others go on without it"]
 
 

@@ -294,7 +294,7 @@ def test_one_interrupted_before_the_next_step_is_said_to_be_where_it_went_on_fro
     def interrupt(event):
         take(event)
         if isinstance(event, Restart):
-            run.recovery.supervisor.stop.asked = True
+            run.recovery.supervisor.stop.is_requested = True
 
     run.recovery.supervisor.on_event = interrupt
     result = run.follow().document()
@@ -324,7 +324,7 @@ def test_only_a_lost_rank_is_a_reason(tmp_path, clock, kind, restarts):
 
 def test_who_would_not_have_it_is_heard(tmp_path, clock):
     run = recorder(tmp_path, killed_at_five(), going_on())
-    run.runtime.prepare_restart = lambda job, seconds, stop: setattr(run.recovery.supervisor.stop, "asked", True)
+    run.runtime.prepare_restart = lambda job, seconds, stop: setattr(run.recovery.supervisor.stop, "is_requested", True)
     result = run.follow().document()
     assert (result["error"]["kind"], result["restarts"]) == ("interrupted", [])
     assert "rank 1 (trainer-1) was killed" in result["error"]["message"]

@@ -158,24 +158,20 @@ def test_a_request_is_checked_before_anything_is_prepared(monkeypatch):
         carry_out(RESUME="", RUNS_DIR="nowhere")
 
 
-@pytest.mark.parametrize(("settings", "wanted"), [({}, "default"), ({"DATA": "cifar10"}, "prepare")])
-def test_data_that_is_named_is_not_replaced(monkeypatch, settings, wanted):
+@pytest.mark.parametrize(("settings", "may_be_replaced"), [({}, True), ({"DATA": "cifar10"}, False)])
+def test_data_that_is_named_is_not_replaced(monkeypatch, settings, may_be_replaced):
     calls = []
     prepared = Prepared(Path("x"), "x", {"name": "synthetic", "train_samples": 512}, "x")
 
-    def call(name):
-        def prepare(data, *, seed, data_dir, cache, say, shape):
-            say("warning: it was not easy")
-            calls.append((name, data, cache))
-            return prepared
+    def prepare(data, *, seed, data_dir, cache, say, shape, or_synthetic):
+        say("warning: it was not easy")
+        calls.append((data, cache, or_synthetic))
+        return prepared
 
-        return prepare
-
-    monkeypatch.setattr(catalogue, "prepare", call("prepare"))
-    monkeypatch.setattr(catalogue, "default", call("default"))
+    monkeypatch.setattr(catalogue, "prepare", prepare)
     request = Request.of(settings | {"DATA_CACHE": "here", "RESTARTS": "2"})
     plan = make_plan(request, request.new_spec(4), None, Console(quiet=True))
-    assert calls == [(wanted, "cifar10", Path("here"))]
+    assert calls == [("cifar10", Path("here"), may_be_replaced)]
     assert (plan.spec.data, plan.restarts, plan.warnings) == ("synthetic", 2, ("it was not easy",))
     assert (plan.steps_before, plan.last_step) == (0, 40)
     assert replace(plan, spec=replace(plan.spec, steps=None, epochs=3)).last_step == 3 * 512 // plan.spec.batch

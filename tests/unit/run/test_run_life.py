@@ -142,7 +142,7 @@ def test_a_signal_before_the_run_interrupts_and_a_second_one_does_not(handlers):
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGINT)
-    assert stop.asked
+    assert stop.is_requested
 
 
 def test_once_the_result_is_shown_signals_are_ignored(handlers):

@@ -182,7 +182,7 @@ def test_interruption_asks_before_it_kills():
     job = Job("r", RunSpec(nodes=1, batch=4), "key", Path())
 
     def interrupt(event):
-        stop.asked = stop.asked or isinstance(event, events.Step)
+        stop.is_requested = stop.is_requested or isinstance(event, events.Step)
 
     failure = Supervisor(runtime, job, interrupt, stop).run()
     assert (failure.kind, failure.message) == ("interrupted", "interrupted at step 3")
@@ -194,7 +194,7 @@ def test_an_interruption_when_all_is_done_changes_nothing(last):
     stop = Stop()
 
     def interrupt(event):
-        stop.asked = stop.asked or isinstance(event, last)
+        stop.is_requested = stop.is_requested or isinstance(event, last)
 
     runtime = ScriptedRuntime([finished(0)])
     assert Supervisor(runtime, Job("r", RunSpec(nodes=1, batch=4), "key", Path()), interrupt, stop).run() is None

@@ -79,10 +79,10 @@ def test_a_limit_of_cores_is_one_as_well_as_a_quota_is():
 
 def test_limits_are_put_on_and_taken_back():
     node = Container()
-    assert container_limits.own(node) == container_limits.now(node) == OWN
+    assert container_limits.original(node) == container_limits.now(node) == OWN
     assert container_limits.put(node, OWN | {"cpus": 0.2})
     assert container_limits.now(node) == OWN | {"cpus": 0.2}
-    assert container_limits.put(node, container_limits.own(node))
+    assert container_limits.put(node, container_limits.original(node))
     assert container_limits.now(node) == OWN
     assert not container_limits.put(node, OWN)  # nothing to do
     memory = {"mem_limit": 2 * GIB, "memswap_limit": 2 * GIB}
@@ -92,8 +92,8 @@ def test_limits_are_put_on_and_taken_back():
 def test_a_node_of_an_older_cluster_keeps_what_it_has():
     node = Container(quota=0)
     node.labels.clear()
-    assert container_limits.own(node) == {"cpus": None, "memory_bytes": 2 * GIB}
-    assert not container_limits.put(node, container_limits.own(node))
+    assert container_limits.original(node) == {"cpus": None, "memory_bytes": 2 * GIB}
+    assert not container_limits.put(node, container_limits.original(node))
 
 
 @pytest.mark.parametrize(
