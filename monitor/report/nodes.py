@@ -3,6 +3,7 @@
 from monitor import capabilities
 from monitor.conditions.faults import AT_ONCE
 from monitor.metrics.rates import rates, values
+from monitor.metrics.sampling import Row
 from monitor.report.load import Run
 from monitor.report.plots import Lines, Series, Span
 from trainer.spec import MAX_NODES

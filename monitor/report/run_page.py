@@ -19,6 +19,7 @@ from trainer.events import PHASES
 from trainer.registry import MODELS
 
 MOST_POINTS = 1000  # of a curve; a longer one is thinned, its ends kept
+T = TypeVar("T")
 MOST_AGES = 40  # bars of staleness; the last has what is older, too
 
 
