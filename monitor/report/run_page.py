@@ -1,6 +1,7 @@
 """The page of one run, from what its folder holds."""
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 from monitor.report import nodes
 from monitor.report.load import Run
