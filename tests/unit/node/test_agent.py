@@ -26,7 +26,9 @@ TREES = ("cgroup-v1/container", "cgroup-v2/container")
 
 def documented() -> dict[str, tuple[str, set[str]]]:
     """Metric to (type, labels) from docs/reference/metrics.md, of what an agent tells."""
-    rows = re.findall(r"^\| `(syncbed_\w+)` \| (\w+) \|[^|]*\|([^|]*)\|", (ROOT / "docs/reference/metrics.md").read_text(), re.M)
+    rows = re.findall(
+        r"^\| `(syncbed_\w+)` \| (\w+) \|[^|]*\|([^|]*)\|", (ROOT / "docs/reference/metrics.md").read_text(), re.M
+    )
     return {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows if "_serving_" not in name}
 
 
