@@ -136,7 +136,7 @@ SYNCS = {
         "trainer.sync.hogwild:Hogwild",
         "lock-free workers on the shared memory of one node",
         sends="0",
-        use="one node, several processes: updates of shared memory without locks",
+        use="one node, `NPROC` processes (2 by default): updates of shared memory without locks",
         repeatable=False,
         shared_memory=True,
         exact=False,

@@ -26,17 +26,18 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def settings_table(settings: Mapping[str, str], users: Callable[[str], str] | None = None) -> str:
+def settings_table(settings: Mapping[str, str], users: Callable[[str], str] = lambda name: "") -> str:
     """The settings of a command, each with its default where its text names one.
 
-    `users`: the strategies that take one.
+    `users`: the strategies that take one, where not all do.
     """
     rows = []
     for name, text in settings.items():
         meaning, _, default = text.partition("; default: ")
-        row = [f"`{name}`", f"`{default}`" if re.fullmatch(r"[\w.-]+", default) else default, meaning]
-        rows.append(row + ([users(name)] if users else []))
-    return table(["setting", "default", "meaning"] + (["goes with"] if users else []), rows)
+        if of := users(name):
+            meaning += f". For {of}"
+        rows.append([f"`{name}`", f"`{default}`" if re.fullmatch(r"[\w.-]+", default) else default, meaning])
+    return table(["setting", "default", "meaning"], rows)
 
 
 def anchor(title: str) -> str:

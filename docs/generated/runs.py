@@ -45,7 +45,7 @@ def settings() -> str:
     ]
     for title, names in GROUPS.items():
         of_group = {name: request.SETTINGS[name] for name in names}
-        parts += [f"## {title}", settings_table(of_group, users if any(map(users, names)) else None)]
+        parts += [f"## {title}", settings_table(of_group, users)]
     words = ("rate", "delay", "jitter", "loss")
     parts += [
         "## Named links",
