@@ -34,9 +34,16 @@ exec "{python}" -m monitor.cli "$target" "$@"
 """
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Prepared data sets, which take longer than a run."""
+    return tmp_path_factory.mktemp("data")
+
+
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, data):
     """With the programs and files that blocks name."""
+    (tmp_path / "data").symlink_to(data)
     (tmp_path / "bin").mkdir()
     for name in ("bin/make", ".venv/bin/syncbed"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
