@@ -4,7 +4,7 @@ A comment right before a block says what becomes of it:
 <!-- not run: needs a Docker engine -->                 its commands are checked, not run; why
 <!-- run in: tests/local/test_serving_local.py -->      the same, and the test that does run it
 <!-- file: trainer/sync/sign_sgd.py -->                 it is this file; the page's test puts it there
-Other blocks of sh, console and python run in tests/local/test_documentation.py, those of a page in one folder.
+Other blocks of sh, console and python run in tests/local/test_documented_commands.py, those of a page in one folder.
 """
 
 import re

@@ -18,7 +18,7 @@ class Strategy:
     place: str
     summary: str
     # Bytes that a rank sends per step: S is the bytes of all gradients, n the number of ranks. Cases are parted by
-    # semicolons and begin with whom or what they are of. tests/local/test_formulas.py computes them.
+    # semicolons and begin with whom or what they are of. tests/unit/sync/test_formulas.py computes them.
     sends: str = ""
     use: str = ""  # when one would use it, for the documentation
     distributed: bool = True  # False: one replica, NODES must be 1

@@ -1,7 +1,7 @@
 """The pages and pictures that the code knows: `.venv/bin/python -m docs.generated` writes them.
 
 They are committed, so that they can be read without building anything.
-tests/unit/test_docs_reference.py holds each against what this package makes of the code.
+tests/unit/docs/test_docs_reference.py holds each against what this package makes of the code.
 """
 
 from pathlib import Path

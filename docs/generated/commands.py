@@ -5,6 +5,7 @@ from pathlib import Path
 
 from docs.generated.markdown import page, settings_table, table
 from monitor import cli
+from monitor.commands import COMMANDS
 from monitor.run import request
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -15,7 +16,7 @@ MAKE_TARGETS = {"up": "cluster-up", "down": "cluster-down", "status": "cluster-s
 def commands() -> str:
     """Every target of make, and the commands about runs."""
     targets = make_targets()
-    listed = {target: f"syncbed {command}" for command in cli.COMMANDS if (target := target_of(command)) in targets}
+    listed = {target: f"syncbed {command}" for command in COMMANDS if (target := target_of(command)) in targets}
     return page(
         "Commands",
         "Each command is a target of `make` and a command of `.venv/bin/syncbed`. `make help` lists the targets, "
@@ -26,7 +27,7 @@ def commands() -> str:
             ["`make`", "what it does", "the same as"],
             ([f"`{t}`", text, f"`{listed[t]}`" if t in listed else ""] for t, text in targets.items()),
         ),
-        *(part for name in cli.COMMANDS if name not in OF_THE_CLUSTER for part in command_parts(name)),
+        *(part for name in COMMANDS if name not in OF_THE_CLUSTER for part in command_parts(name)),
         "[Commands of the cluster](cluster-commands.md) has the others.",
     )
 
@@ -42,7 +43,7 @@ def cluster_commands() -> str:
 
 def command_parts(name: str) -> list[str]:
     """A command's heading, what it does, and its settings."""
-    command, settings = cli.COMMANDS[name], dict(cli.settings_of(name))
+    command, settings = COMMANDS[name], dict(cli.settings_of(name))
     parts = [f"## {name}", f"{command.help[0].upper()}{command.help[1:]}, as `{command.example}`."]
     note = ""
     if name in ("run", "where"):

@@ -1,8 +1,8 @@
 """What the documentation tells to type: each block without a mark runs, those of a page one after the other.
 
 A page has a folder of its own, with the files that its blocks name. `make` there is `syncbed` with the same words: the
-Makefile itself is tested in tests/unit/test_makefile.py, and its targets and settings in
-tests/unit/test_documentation.py.
+Makefile itself is tested in tests/unit/project/test_makefile.py, and its targets and settings in
+tests/unit/docs/test_documentation.py.
 """
 
 import os
@@ -99,7 +99,7 @@ def test_the_guide_to_a_strategy_of_ones_own_works(tmp_path):
     before, table, after = registry.read_text().partition("SYNCS = {\n")
     registry.write_text(before + table + lines + after)
     chosen = "majority or (sign_sgd or often) and (-3] or registrys)"
-    tests = ["tests/local/test_sign_sgd.py", "tests/local/test_local_strategies.py", "tests/unit/test_formulas.py"]
+    tests = ["tests/local/test_sign_sgd.py", "tests/local/test_local_strategies.py", "tests/unit/sync/test_formulas.py"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, *tests]
     out = run(tmp_path, *command, paths=(tmp_path,))
     assert re.search(r"\b[1-9]\d* passed", out) and "failed" not in out

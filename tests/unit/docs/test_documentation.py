@@ -14,6 +14,7 @@ from docs.generated.commands import make_targets, target_of
 from monitor import cli, toml
 from monitor.capabilities import RUNTIMES
 from monitor.cluster.settings import ClusterSettings
+from monitor.commands import COMMANDS, TAKES_A_RUN
 from monitor.conditions.conditions import Conditions
 from monitor.errors import UserError, refuse_unknown
 from monitor.experiments import compare_command, preset, sweep_command
@@ -25,7 +26,7 @@ from trainer.spec import SpecError
 
 LANGUAGES = {*RUNNABLE, "toml", "json", "text", "toctree"}
 MOST_LINES, WIDTH = 250, 100
-COMMANDS = {target_of(name): name for name in cli.COMMANDS}
+TARGETS = {target_of(name): name for name in COMMANDS}
 # Words that targets of make take which are no command of syncbed.
 OTHER_TARGETS = {
     "help": set(),
@@ -119,12 +120,12 @@ def check_target(target: str, settings: dict[str, str]) -> None:
         for path in re.findall(r"tests[\w/.]*", settings.get("PYTEST_ARGS", "")):
             assert (ROOT / path).exists() or "sign_sgd" in path
     else:
-        check_settings(COMMANDS[target], {n: v for n, v in settings.items() if n not in cli.MAKEFILE_WORDS})
+        check_settings(TARGETS[target], {n: v for n, v in settings.items() if n not in cli.MAKEFILE_WORDS})
 
 
 def check_settings(command: str, settings: dict[str, str]) -> None:
     """Raise UserError or SpecError for settings that the command would refuse."""
-    if command in cli.TAKES_A_RUN:
+    if command in TAKES_A_RUN:
         settings = {name: value for name, value in settings.items() if name != "RUN"}
     refuse_unknown(settings, cli.settings_of(command))
     if command == "run":
@@ -165,7 +166,7 @@ def test_a_block_without_a_mark_is_cheap_enough_to_be_run(block):
     for program, *words in block.commands():
         hint = "mark the block with <!-- not run: why --> or <!-- run in: tests/... -->"
         assert program in ("make", ".venv/bin/syncbed"), hint
-        command = COMMANDS.get(words[0]) if program == "make" else words[0]
+        command = TARGETS.get(words[0]) if program == "make" else words[0]
         settings = cli.parse_settings([word for word in words[1:] if "=" in word])
         if command in QUICK or (command == "run" and "RESUME" in settings):
             continue

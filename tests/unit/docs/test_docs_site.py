@@ -2,16 +2,15 @@
 
 import os
 import re
-import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from browser import program
 from documentation import ROOT
 
 SITE = ROOT / "site"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 LOADS = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "srcset", "object": "data"}
 
 
@@ -26,12 +25,7 @@ def site() -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> str:
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if not found:
-        if os.environ.get("SYNCBED_REQUIRE_BROWSER") == "1":
-            pytest.fail(f"SYNCBED_REQUIRE_BROWSER=1, and none of {', '.join(BROWSERS)} is installed", pytrace=False)
-        pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
-    return found
+    return program()
 
 
 class Loads(HTMLParser):
