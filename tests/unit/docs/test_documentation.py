@@ -38,7 +38,7 @@ OTHER_TARGETS = {
     "lock": {"UPGRADE"},
     "docs": set(),
 }
-PROGRAMS = {"cd", "curl", "git", "gunzip", "prometheus", "promtool", "python3", ".ci/run"}  # not ours
+PROGRAMS = {"cd", "curl", "git", "gunzip", "prometheus", "promtool", "python3", "ssh", ".ci/run"}  # not ours
 CHEAP_MODELS, MOST_STEPS, MOST_RUNS = {"logistic", "cnn3"}, 20, 2  # of what runs in tests/local
 QUICK = {"runs", "show", "report", "compare", "export", "check", "data"}  # commands that train nothing
 # The README is read here, and its blocks need no marks until it is rewritten.
