@@ -5,7 +5,7 @@
 .DEFAULT_GOAL := help
 COMMANDS := images data runs watch report export serve-stop rm check compare doctor clean logs show tensorboard prometheus-snapshot dashboards-check
 TRAINING := run sweep reproduce serve
-TARGETS := help $(TRAINING) test chaos soak cluster-up cluster-down cluster-status torch lint lock $(COMMANDS)
+TARGETS := help $(TRAINING) test chaos soak cluster-up cluster-down cluster-status torch lint lock docs $(COMMANDS)
 .PHONY: $(TARGETS)
 
 # Names of this file's own, which a value from outside would turn into part of a command.
@@ -55,7 +55,7 @@ test: .venv/.dev .venv/.torch ## unit and local tests, and the cluster tests whe
 soak: .venv/.ready ## many short runs on the cluster: does anything grow? (RUNS=200 PROJECT=)
 	@.venv/bin/python benchmarks/soak.py
 
-chaos: .venv/.ready ## every fault on every strategy, on the cluster: writes docs/faults.md (PROJECT=)
+chaos: .venv/.ready ## every fault on every strategy, on the cluster: writes docs/reference/faults.md (PROJECT=)
 	@.venv/bin/python benchmarks/chaos.py
 
 cluster-up: .venv/.ready ## build what is missing and start the cluster (NODES= CPUS= MEMORY= CA_BUNDLE= ...)
@@ -93,6 +93,13 @@ torch: .venv/.torch ## torch and MPI for local runs, the CPU build where its ind
 lint: .venv/.dev .venv/.torch ## style, import contracts, types, shell scripts, Dockerfiles, workflows
 	@.ci/lint
 
+# Built anew each time, so that a page that is gone leaves nothing behind. A warning, as of a broken link, is an error.
+docs: .venv/.docs ## the documentation as a site that needs no network: site/index.html
+	@rm -rf site
+	@.venv/docs/bin/python -m sphinx --quiet --fail-on-warning --nitpicky --fresh-env \
+	  --doctree-dir .build/doctrees docs site
+	@echo "site/index.html"
+
 lock: .venv/.ready ## resolve the lock files again after a change of what is needed (UPGRADE=1: newest versions)
 	@.venv/bin/python requirements/lock.py
 
@@ -115,6 +122,13 @@ lock: .venv/.ready ## resolve the lock files again after a change of what is nee
 .venv/.dev: requirements/dev.txt .venv/.ready
 	@echo "installing the test tools into .venv (once)"
 	@$(UV) --no-build --require-hashes -r requirements/dev.txt
+	@touch $@
+
+# Sphinx shares nothing with what it describes: it has an environment of its own.
+.venv/.docs: requirements/docs.txt .venv/.ready
+	@echo "installing what builds the documentation into .venv/docs (once)"
+	@"$$PYTHON" -m venv --without-pip .venv/docs
+	@$(UV:.venv/bin/python=.venv/docs/bin/python) --no-build --require-hashes -r requirements/docs.txt
 	@touch $@
 
 .venv/.tensorboard: requirements/tensorboard.txt .venv/.ready

@@ -1,6 +1,6 @@
 """Every fault on every strategy: does the run go on, or end in time and name the right rank?
 
-    make cluster-up NODES=3 && make chaos      # about 40 minutes; writes docs/faults.md
+    make cluster-up NODES=3 && make chaos      # about 40 minutes; writes docs/reference/faults.md
 
 What is to come of each is stated below and held against what came. Faults that pass (a short freeze, less CPU, another
 link, a short partition) are brought about one after the other in one run. A run is small: softmax regression on
@@ -114,15 +114,15 @@ def run(settings: dict[str, str], seconds: float = 240) -> Result:
 
 
 def page(record: dict) -> str:
-    """docs/faults.md from the figures."""
+    """docs/reference/faults.md from the figures."""
     figures, machine, versions = record["figures"], record["machine"], record["versions"]
     lines = [
         "# What comes of faults",
         "",
-        "Made by `make chaos` ([benchmarks/chaos.py](../benchmarks/chaos.py) states what is to come of each; with",
+        "Made by `make chaos` ([benchmarks/chaos.py](../../benchmarks/chaos.py) states what is to come of each; with",
         f"`--only` and `--faults` a part is done anew): {machine['cores']} cores of {machine['cpu']},",
         f"{machine['system']}, torch {versions['torch']}, Python {versions['python']}. Do not edit.",
-        "How a fault is written is in [monitor/conditions/faults.py](../monitor/conditions/faults.py).",
+        "How a fault is written is in [monitor/conditions/faults.py](../../monitor/conditions/faults.py).",
         "",
         f"The target is worker 1 and its node, `DEADLINE={DEADLINE}`. **ends**: the run ends, with the kind of error",
         "and the seconds from the fault to the end of the command; the error names the target, of a restarted node any",
@@ -178,7 +178,7 @@ def main() -> int:
             figures.setdefault(sync, {})[fault] = came
             print(f"{sync} {fault}: {came} ({time.monotonic() - began:.0f} s)", file=sys.stderr, flush=True)
             publish("faults", figures, SETTINGS | {"STEPS": str(args.steps)}, show=False)
-            (ROOT / "docs/faults.md").write_text(page(json.loads(path.read_text())))
+            (ROOT / "docs/reference/faults.md").write_text(page(json.loads(path.read_text())))
     return int(wrong > 0)
 
 

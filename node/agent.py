@@ -4,7 +4,7 @@
     python -m node.agent --port 0 --node local-0 --process 1234 --watch-stdin   # a node that is one process tree
 
 Prints one JSON line {"port": n} once it listens. GET /targets lists all nodes of the cluster, for Prometheus' http_sd,
-when WORLD_SIZE is set. Every metric is described in docs/metrics.md. SIGTERM ends it at once.
+when WORLD_SIZE is set. Every metric is described in docs/reference/metrics.md. SIGTERM ends it at once.
 """
 
 import argparse

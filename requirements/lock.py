@@ -1,6 +1,7 @@
 """Write every lock file again, with hashes: `make lock`.
 
-Run it after a change of pyproject.toml, images/trainer/requirements.in or images/trainer/torch.txt.
+Run it after a change of pyproject.toml, requirements/docs.in, images/trainer/requirements.in or
+images/trainer/torch.txt.
 `make lock` keeps the versions that still fit; `make lock UPGRADE=1` takes the newest that the ranges
 allow. All files are cut from one resolution for Python 3.10 and newer, so they agree wherever two of
 them meet in one environment. Those of the node lie in images/trainer, because the tag of the node
@@ -43,6 +44,7 @@ def lock_files() -> list[Lock]:
         Lock("requirements/build.txt", requirements=tuple(build)),
         Lock("requirements/monitor.txt", ("pyproject.toml",)),
         Lock("requirements/tensorboard.txt", ("pyproject.toml",), options=("--extra", "tensorboard")),
+        Lock("requirements/docs.txt", ("requirements/docs.in",)),
         Lock("requirements/dev.txt", ("pyproject.toml",), options=("--extra", "dev")),
         Lock(f"{NODE}/requirements.txt", (f"{NODE}/requirements.in",)),
         Lock(f"{NODE}/torch-deps.txt", (TORCH,), options=without_torch),

@@ -1,4 +1,4 @@
-"""What the server counts, in Prometheus' format. docs/metrics.md has every name."""
+"""What the server counts, in Prometheus' format. docs/reference/metrics.md has every name."""
 
 from time import perf_counter
 

@@ -39,9 +39,11 @@ def metrics(query: str) -> set[str]:
 
 @cache
 def known() -> dict[str, tuple[str, set[str]]]:
-    """Metric to (type, labels), as its series are called in Prometheus: docs/metrics.md, our rules, Prometheus' own."""
+    """Metric to (type, labels), as its series are called: docs/reference/metrics.md, our rules, Prometheus' own."""
     found = {name: ("gauge", labels) for name, labels in _OF_PROMETHEUS.items()}
-    rows = re.findall(r"^\| `(syncbed_\w+)` \| (\w+) \|[^|]*\|([^|]*)\|", (ROOT / "docs/metrics.md").read_text(), re.M)
+    rows = re.findall(
+        r"^\| `(syncbed_\w+)` \| (\w+) \|[^|]*\|([^|]*)\|", (ROOT / "docs/reference/metrics.md").read_text(), re.M
+    )
     for name, kind, columns in rows:
         assert kind in _TYPES, name
         labels = {"node", "job", *re.findall(r"`(\w+)`", columns)}

@@ -17,6 +17,10 @@ COLOUR, GREY = (3, 32, 32), (1, 28, 28)
 class Strategy:
     place: str
     summary: str
+    # Bytes that a rank sends per step: S is the bytes of all gradients, n the number of ranks. Cases are parted by
+    # semicolons and begin with whom or what they are of. tests/unit/sync/test_formulas.py computes them.
+    sends: str = ""
+    use: str = ""  # when one would use it, for the documentation
     distributed: bool = True  # False: one replica, NODES must be 1
     repeatable: bool = True  # False: what it computes depends on which rank is faster
     shared_memory: bool = False  # ranks share the memory of one node: NODES must be 1, NPROC says how many they are
@@ -59,42 +63,62 @@ _COMPRESSION = ("compress", "ratio", "compress_rank")
 _SERVERS = ("servers", "colocated", "evaluator")
 
 SYNCS = {
-    "single": Strategy("trainer.sync.single:Single", "one replica, no wire", distributed=False),
+    "single": Strategy(
+        "trainer.sync.single:Single",
+        "one replica, no wire",
+        sends="0",
+        use="the baseline: one replica",
+        distributed=False,
+    ),
     "ddp": Strategy(
         "trainer.sync.ddp:Ddp",
         "torch's DistributedDataParallel, all-reduce overlapped with backward",
+        sends="2(n-1)/n · S",
+        use="the default: DistributedDataParallel overlaps its all-reduce with backward",
         settings=("shares", "sync_bn"),
     ),
     "all_reduce": Strategy(
         "trainer.sync.all_reduce:AllReduce",
         "gradients summed by all-reduce after backward",
+        sends="2(n-1)/n · S",
+        use="to see what `ddp` hides: the same traffic, after backward",
         settings=("shares", "sync_bn", "granularity", "bucket_mb", *_COMPRESSION),
     ),
     "ring": Strategy(
         "trainer.sync.ring:Ring",
         "our own ring all-reduce from point-to-point sends",
+        sends="2(n-1)/n · S",
+        use="to read how an all-reduce works: reduce-scatter and all-gather from point-to-point sends",
         settings=("shares", "sync_bn", *_COMPRESSION),
     ),
     "gather_scatter": Strategy(
         "trainer.sync.gather_scatter:GatherScatter",
         "gradients gathered on rank 0, averaged, scattered back",
+        sends="rank 0: (n-1) · S; others: S",
+        use="the centralised way, whose cost the others avoid: rank 0's link is the bottleneck",
         settings=("shares", "sync_bn"),
     ),
     "local_sgd": Strategy(
         "trainer.sync.local_sgd:LocalSgd",
         "H local steps, then weights and momentum averaged",
+        sends="2(n-1)/n · 2S/H; MOMENTUM=0: 2(n-1)/n · S/H",
+        use="slow links: one average of weights and momentum every `H` steps",
         exact=False,
         settings=("local_steps",),
     ),
     "diloco": Strategy(
         "trainer.sync.diloco:Diloco",
         "H local steps, then an outer Nesterov step along the averaged change",
+        sends="2(n-1)/n · S/H",
+        use="slower links, `H` in the hundreds: an outer optimizer takes the averaged change",
         exact=False,
         settings=("local_steps", "outer_lr", "outer_momentum", *_COMPRESSION),
     ),
     "gossip": Strategy(
         "trainer.sync.gossip:Gossip",
         "after each step, weights averaged with the neighbours only",
+        sends="TOPOLOGY=ring: 2S; TOPOLOGY=random: S",
+        use="no rank waits for all others; training continues without a lost worker",
         survives_lost_workers=True,
         exact=False,
         settings=("topology",),
@@ -102,6 +126,8 @@ SYNCS = {
     "psgd": Strategy(
         "trainer.sync.psgd:Psgd",
         "each worker alone on its part of the data, weights averaged once at the end",
+        sends="0; once at the end: 2(n-1)/n · S",
+        use="hardly any link: workers train alone, and their weights are averaged once",
         exact=False,
         batch_per_worker=True,
         settings=("transport",),
@@ -109,6 +135,8 @@ SYNCS = {
     "hogwild": Strategy(
         "trainer.sync.hogwild:Hogwild",
         "lock-free workers on the shared memory of one node",
+        sends="0",
+        use="one node, `NPROC` processes (2 by default): updates of shared memory without locks",
         repeatable=False,
         shared_memory=True,
         exact=False,
@@ -117,12 +145,16 @@ SYNCS = {
     "ps_sync": Strategy(
         "trainer.sync.ps_sync:PsSync",
         "parameter servers in lock-step",
+        sends="worker: S; server of the part P: n · P",
+        use="parameter servers in lock-step: one SGD step on the joined batch",
         servers=True,
         settings=("shares", *_SERVERS, *_COMPRESSION),
     ),
     "ps_async": Strategy(
         "trainer.sync.ps_async:PsAsync",
         "parameter servers, each worker at its own pace up to STALENESS steps ahead",
+        sends="worker: S; server of the part P: n · P",
+        use="unequal nodes: no worker waits; training continues without a lost worker",
         servers=True,
         survives_lost_workers=True,
         repeatable=False,

@@ -3,8 +3,9 @@
     runs/<id>/prometheus/series.om.gz     OpenMetrics text: a line `name{labels} value time` for each sample
 
 That is all Prometheus has of the run's time, its own figures and what its rules record included. It is read through the
-query API, which is always there; the admin API, which could copy blocks, is off and stays off. docs/metrics.md says how
-a Prometheus reads the file again. Source: OpenMetrics 1.0, prometheus.io/docs/prometheus/latest/storage (backfilling).
+query API, which is always there; the admin API, which could copy blocks, is off and stays off.
+docs/reference/metrics.md says how a Prometheus reads the file again. Source: OpenMetrics 1.0,
+prometheus.io/docs/prometheus/latest/storage (backfilling).
 """
 
 import gzip

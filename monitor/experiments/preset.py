@@ -1,6 +1,6 @@
 """Presets: a named set of runs that ends in tables and verdicts, as a TOML file.
 
-docs/presets.md says how to write one. Ours are in monitor/experiments/presets/; a path to any other
+docs/reference/presets.md says how to write one. Ours are in monitor/experiments/presets/; a path to any other
 file will do as well. The types below say what a file may hold, and pydantic checks it before anything
 runs.
 """

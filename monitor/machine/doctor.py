@@ -193,7 +193,8 @@ def _registry(client: DockerClient) -> Finding:
 def _bases(base: str | None) -> Finding:
     """Whether base images are held to their content. `base`: BASE_IMAGE."""
     if names := images.by_tag(base):
-        return Finding("base images", OK, f"by tag, which a registry can move: {', '.join(names)} (docs/security.md)")
+        text = f"by tag, which a registry can move: {', '.join(names)} (docs/explanation/security.md)"
+        return Finding("base images", OK, text)
     return Finding("base images", OK, "by digest")
 
 

@@ -1,4 +1,4 @@
-"""result.json as types: what was run, and what came of it. docs/result.md describes each field for users.
+"""result.json as types: what was run, and what came of it. docs/reference/result.md describes each field for users.
 
 A result is written twice. When a run begins, it holds what is known then and lacks the rest: those fields are None or
 empty. When the run has ended, it holds every field.

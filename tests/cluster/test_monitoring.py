@@ -21,7 +21,7 @@ from monitor.metrics import prometheus
 from monitor.metrics.sampling import summarise
 
 METRICS_FOLDER = "/run/syncbed/metrics"
-METRICS = ROOT / "docs/metrics.md"
+METRICS = ROOT / "docs/reference/metrics.md"
 GET = r'exec 3<>"/dev/tcp/$0/9400"; printf "GET /metrics HTTP/1.0\r\n\r\n" >&3; cat <&3'
 TICK_SECONDS = 0.03  # cgroup v1 gives user and system time in whole ticks of 10 ms each
 BURN = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"

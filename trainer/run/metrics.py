@@ -3,7 +3,7 @@
 Every series but the run's own carries the rank. Gauges are `mostrecent`: should two processes of
 one rank have written, the later one's value is shown. A rank's files carry its process id, and the
 agent removes them soon after that process has ended, so that a dead rank's step and loss do not
-stay on the dashboards. What each metric means: docs/metrics.md.
+stay on the dashboards. What each metric means: docs/reference/metrics.md.
 """
 
 import os

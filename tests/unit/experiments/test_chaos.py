@@ -66,7 +66,7 @@ def test_what_came_is_held_against_what_is_stated(fault, sync, came, wrong):
 
 def test_the_page_is_what_the_figures_say():
     record = json.loads((chaos.RESULTS / "faults.json").read_text())
-    assert (chaos.ROOT / "docs/faults.md").read_text() == chaos.page(record)
+    assert (chaos.ROOT / "docs/reference/faults.md").read_text() == chaos.page(record)
     cells = [came for own in record["figures"].values() for came in own.values()]
     assert cells
     assert not [came for came in cells if came["wrong"]]

@@ -1,4 +1,4 @@
-"""The agent: what it exports, that it stays up, and that docs/metrics.md says the same."""
+"""The agent: what it exports, that it stays up, and that docs/reference/metrics.md says the same."""
 
 import json
 import os
@@ -25,8 +25,10 @@ TREES = ("cgroup-v1/container", "cgroup-v2/container")
 
 
 def documented() -> dict[str, tuple[str, set[str]]]:
-    """Metric to (type, labels) from docs/metrics.md, of what an agent tells."""
-    rows = re.findall(r"^\| `(syncbed_\w+)` \| (\w+) \|[^|]*\|([^|]*)\|", (ROOT / "docs/metrics.md").read_text(), re.M)
+    """Metric to (type, labels) from docs/reference/metrics.md, of what an agent tells."""
+    rows = re.findall(
+        r"^\| `(syncbed_\w+)` \| (\w+) \|[^|]*\|([^|]*)\|", (ROOT / "docs/reference/metrics.md").read_text(), re.M
+    )
     return {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows if "_serving_" not in name}
 
 

@@ -21,7 +21,7 @@ INPUTS = {
         "torch-pypi.txt",
         "uv.txt",
     ],
-    "requirements": ["build.txt", "dev.txt", "monitor.txt", "tensorboard.txt", "lock.py"],
+    "requirements": ["build.txt", "dev.txt", "docs.txt", "monitor.txt", "tensorboard.txt", "lock.py"],
 }
 # Stands for every program of the environment: says what it was called with.
 PROGRAM = f"""#!{sys.executable} -IS
@@ -165,6 +165,13 @@ def test_a_wheel_index_with_a_secret_is_refused_without_repeating_it(folder, ind
     assert (calls, done.returncode) == ([], 2)
     assert done.stderr.startswith("syncbed: WHEEL_INDEX: an address with a user, password or query")
     assert "s3cret" not in done.stdout + done.stderr
+
+
+def test_what_builds_the_docs_goes_into_an_environment_of_its_own(folder):
+    calls, _ = make(folder, "docs", ready=[".ready"])
+    (uv,) = [arguments for program, arguments, _ in calls if program == "uv"]
+    assert uv[uv.index("--python") + 1] == ".venv/docs/bin/python"
+    assert {"--no-build", "--require-hashes"} <= set(uv) and uv[-1] == "requirements/docs.txt"
 
 
 def test_a_python_that_is_not_there_is_said(folder):
