@@ -30,11 +30,11 @@ def main() -> int:
     """Serve until SIGTERM. Exit codes: 0 drained, 2 a port or the store cannot be had."""
     args = arguments()
     environment.settle(environment.threads(), "lo")
-    from serving.hosts import Hosts
     from serving.intake import Intake
     from serving.metrics import Metrics
     from serving.models import Models
     from serving.server import listen, serve
+    from trainer.hosts import Hosts
 
     try:
         sockets = listen(args.host, [args.port + i if args.port else 0 for i in range(3)])
