@@ -38,7 +38,7 @@ ONCE = (
     *(events.Started, events.Ready, events.Trained, events.Served, events.Watched, events.Evaluated, events.Finished),
 )
 WARNINGS = 1000
-FAILURES = ("own", "peer", "deadline", "mismatch", "input")  # a Failed's kinds
+FAILURES = ("own", "peer", "deadline", "mismatch", "input", "disk")  # a Failed's kinds
 
 
 class RankStream:

@@ -33,13 +33,14 @@ from monitor.runtime.base import Job, Output, RankHandle, Runtime
 from monitor.runtime.docker_rank import PYTHON, DockerRank, Execution
 from monitor.runtime.node_faults import NodeFaults
 from monitor.runtime.streams import budget_of
+from node.disk import Bound, removal
 from node.leftovers import LAUNCHER
 from node.limits import Limits
 from trainer.checkpoint_folder import COMPLETE
-from trainer.layout import Seat
+from trainer.layout import Seat, on_node, seats
 from trainer.spec import RunSpec
 
-NODE = "trainer-"
+NODE, RUNS = "trainer-", "/runs"
 POLL_SECONDS = 0.5  # between two looks at nodes that are to come back
 
 
@@ -111,6 +112,8 @@ class DockerRuntime(Runtime):
         for name, container, fact in zip(names, nodes, facts, strict=True):
             preflight.check_node(name, container, fact, names, self._project)
         self._set_conditions(nodes, facts, conditions)
+        ranks = seats(spec)
+        self._disk = [conditions.disk_bytes(node, on_node(ranks, node)) for node in range(spec.nodes)]
         self._port = facts[0]["free_port"]
         self._data_present = set.intersection(*(set(fact["data"]) for fact in facts))
 
@@ -152,7 +155,7 @@ class DockerRuntime(Runtime):
 
     def push_checkpoint(self, job: Job, folder: Path | None) -> None:
         within = f"{job.run_id}/resume"
-        self._resume = f"/runs/{within}" if folder else ""
+        self._resume = f"{RUNS}/{within}" if folder else ""
         if folder:
             files = sorted(folder.iterdir(), key=lambda path: path.name == COMPLETE)
             members: dict[str, Path | None] = dict.fromkeys((job.run_id, within))
@@ -165,10 +168,11 @@ class DockerRuntime(Runtime):
             PYTHON,
             self.limits[seat.node],
             bool(self._links) and self._links[seat.node].shapes,
+            Bound(folder=RUNS, most_bytes=self._disk[seat.node]),
             MASTER_ADDR=self.node_name(0),
             MASTER_PORT=str(self._port),
             SYNCBED_DATA=self._data,
-            SYNCBED_OUT=f"/runs/{job.run_id}",
+            SYNCBED_OUT=f"{RUNS}/{job.run_id}",
             SYNCBED_RESUME=self._resume,
         )
         command = [PYTHON, "-m", "node.launcher", "run"]
@@ -208,7 +212,8 @@ class DockerRuntime(Runtime):
         self._faults.relieve(fault)
 
     def _bring(self, job: Job, path: str) -> None:
-        volumes.bring(self._containers[self.node_name(0)], f"/runs/{job.run_id}/{path}", job.run_folder / path)
+        source, most = f"{RUNS}/{job.run_id}/{path}", sum(self._disk)
+        volumes.bring(self._containers[self.node_name(0)], source, job.run_folder / path, most)
 
     def rows(self, job: Job, start: float, end: float, warn: Callable[[str], None]) -> list[Row]:
         url = self._urls().get("prometheus")
@@ -260,4 +265,4 @@ class DockerRuntime(Runtime):
             shaped = {container: container.name in self._shaped for container in nodes}
             wires.take_back(self._client, shaped, self._project, nodes[0], job.run_id)
         with sdk.guard():
-            nodes[0].exec_run(["rm", "-rf", f"/runs/{job.run_id}"])
+            nodes[0].exec_run(removal(f"{RUNS}/{job.run_id}"))
