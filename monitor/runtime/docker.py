@@ -41,6 +41,7 @@ from trainer.layout import Seat, on_node, seats
 from trainer.spec import RunSpec
 
 NODE, RUNS = "trainer-", "/runs"
+SCRATCH = {"/run/syncbed": "lock", "/tmp": ".healthy", "/dev/shm": ""}  # of a node; see node.disk.Bound
 POLL_SECONDS = 0.5  # between two looks at nodes that are to come back
 
 
@@ -168,7 +169,7 @@ class DockerRuntime(Runtime):
             PYTHON,
             self.limits[seat.node],
             bool(self._links) and self._links[seat.node].shapes,
-            Bound(folder=RUNS, most_bytes=self._disk[seat.node]),
+            Bound(folder=RUNS, most_bytes=self._disk[seat.node], scratch=SCRATCH),
             MASTER_ADDR=self.node_name(0),
             MASTER_PORT=str(self._port),
             SYNCBED_DATA=self._data,
