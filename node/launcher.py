@@ -26,7 +26,7 @@ import threading
 from functools import partial
 from typing import Any, TypedDict
 
-from node import cgroup, limits, mpi
+from node import cgroup, disk, limits, mpi
 from node import lock as node_lock
 from node.facts import node_facts, shaped
 from node.leftovers import end_run
@@ -54,6 +54,7 @@ class Request(_Rank, total=False):
     wait: bool  # start the rank only on a line GO
     limits: limits.Limits  # that must be in force in this node
     shaped: bool  # whether this node's link must be shaped; without it either will do
+    disk: disk.Bound  # of the volume of runs, where this node has one
     mpi: dict  # for a rank that takes part in MPI, see node.mpi.Manager.start
 
 
@@ -114,7 +115,7 @@ def run(request: Request) -> int:
     rank, metrics, signer = request["rank"], node_lock.STATE / "metrics", Signer(request["key"])
     if request["local_rank"] == 0:
         end_strays()  # of an earlier run; one of them may hold the lock
-    lock = take_lock(request["run"], metrics) if request["local_rank"] == 0 else None
+    lock = take_lock(request["run"], metrics, partial(_clear, request)) if request["local_rank"] == 0 else None
     if lock is None and await_holder(request["run"]) != request["run"]:
         signer.write(Busy(rank=rank, run=lock_holder() or "unknown"))
         return BUSY
@@ -133,6 +134,12 @@ def run(request: Request) -> int:
     return 0 if _run_to_end(process, request, env, signer) == 0 else 1
 
 
+def _clear(request: Request) -> None:
+    """In a node of its own: begin with nothing of an earlier run."""
+    if "disk" in request:
+        disk.clear(request["disk"], request["run"], request["rank"] == 0)
+
+
 def _problem(request: Request) -> str | None:
     """What in this node is not as the request wants it, in one line."""
     problem = limits.await_inside(request["limits"]) if "limits" in request else None
@@ -148,6 +155,7 @@ def _run_to_end(process: "RankProcess", request: Request, env: dict[str, str], s
     rank, kills_before = request["rank"], cgroup.read().oom_kills or 0
     proxy = request.get("mpi")
     manager = mpi.Manager(rank, _spawn, signer.write) if proxy else None
+    watch = disk.Watch(request.get("disk"), partial(process.send, signal.SIGKILL))
     try:
         if manager and proxy:
             variables, connection = manager.start(proxy)
@@ -155,11 +163,15 @@ def _run_to_end(process: "RankProcess", request: Request, env: dict[str, str], s
             os.close(connection)
         else:
             process.start(request["argv"], env)
-        code = process.wait()
+        with watch:
+            code = process.wait()
     except mpi.ManagerFault as fault:
         signer.write(Failed(rank=rank, kind="own", message=str(fault)))
         code = 1
     end_strays()  # what the rank started and left
+    if watch.problem:
+        signer.write(Failed(rank=rank, kind="disk", message=watch.problem))
+        code = 1
     signer.write(exited(rank, code, kills_before, cgroup.read()))
     if manager:
         manager.end(orderly=code == 0)

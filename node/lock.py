@@ -5,6 +5,7 @@ import secrets
 import shutil
 import stat
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
@@ -16,13 +17,13 @@ STATE = Path(os.environ.get("SYNCBED_STATE", "/run/syncbed"))  # the node's own 
 LOCK_SECONDS = 30.0  # how long a node's other ranks wait for its first
 LOOK_SECONDS = 0.5  # longer than anyone takes to look who holds the lock, for which it is held for a moment
 STARTING = "starting"
-MOST = 200  # bytes of the id of a run
+ID_BYTES = 200  # bytes of the id of a run
 
 
-def take_lock(run_id: str, metrics: Path | None = None) -> TextIO | None:
+def take_lock(run_id: str, metrics: Path | None = None, clear: Callable[[], None] = lambda: None) -> TextIO | None:
     """The node's lock, held until this process ends; None when another run holds it. Empties the folder of metrics.
 
-    Raises OSError where there can be no lock.
+    `clear` is called once the lock is held, before anybody can know by whom. Raises OSError where there can be no lock.
     """
     STATE.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + LOOK_SECONDS
@@ -38,6 +39,7 @@ def take_lock(run_id: str, metrics: Path | None = None) -> TextIO | None:
                 raise
             _remove(STATE / "lock")
         time.sleep(0.02)
+    clear()
     file.truncate(0)
     if metrics:
         _remove(metrics)  # the figures of an earlier run are not this one's
@@ -61,7 +63,7 @@ def lock_holder() -> str | None:
         if not files.is_locked(STATE / "lock"):
             return None
         with open_received(STATE / "lock") as file:
-            return file.read(MOST).decode(errors="replace") or STARTING
+            return file.read(ID_BYTES).decode(errors="replace") or STARTING
     except OSError:  # there is none, or a rank has put something else in its place
         return None
 

@@ -21,11 +21,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from serving import inference, management, v2
 from serving.errors import Refused, answer
-from serving.hosts import Hosts
 from serving.intake import Intake
 from serving.layer import LEAVE, Layer
 from serving.metrics import Metrics
 from serving.models import Models
+from trainer.hosts import Hosts
 
 HEAD_SECONDS, HEAD_BYTES = 10.0, 64 << 10
 TAKE_SECONDS = 30.0
@@ -185,7 +185,7 @@ async def serve(
     """
     await models.recall()
     applied = applications(models, intake, metrics)
-    hosts = hosts or Hosts()
+    hosts = hosts or Hosts(more="; --name makes it known")
     servers = [_server(Layer(one, one is applied[0], hosts)) for one in applied]  # a model that is loaded is wanted
     tasks = [asyncio.create_task(server.serve([one])) for server, one in zip(servers, sockets, strict=True)]
     while not all(server.started for server in servers) and not any(task.done() for task in tasks):

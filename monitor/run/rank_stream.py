@@ -41,7 +41,7 @@ ONCE = (
     *(events.Started, events.Ready, events.Trained, events.Served, events.Watched, events.Evaluated, events.Finished),
 )
 WARNINGS, VERSIONS = 1000, 100
-FAILURES = ("own", "peer", "deadline", "mismatch", "input")  # a Failed's kinds
+FAILURES = ("own", "peer", "deadline", "mismatch", "input", "disk")  # a Failed's kinds
 
 
 class RankStream:

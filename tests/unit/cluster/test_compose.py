@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from monitor import checkout
-from monitor.engine import compose, images
+from monitor.engine import archives, compose, images
 from monitor.errors import UserError
 from trainer.spec import MAX_NODES
 
@@ -54,6 +54,19 @@ def test_every_service_is_hardened(name):
     assert not {"privileged", "cap_add", "devices", "network_mode", "pid", "ipc"} & set(service)
 
 
+def test_every_nodes_files_are_of_the_nodes_user_and_of_a_group_of_its_own():
+    users = {name: node["user"].split(":") for name, node in NODES.items()}
+    assert {user for user, _ in users.values()} == {str(archives.NODE_UID)}
+    groups = {int(group) for _, group in users.values()}
+    assert len(groups) == MAX_NODES and not groups & {0, archives.NODE_UID}, "the volume's, and the orchestrator's"
+
+
+def test_where_a_node_can_write_there_is_a_size_or_a_watch():
+    for node in NODES.values():
+        assert node["read_only"] and node["volumes"] == ["data:/data:ro", "runs:/runs"]
+        assert node["shm_size"] and all(re.search(r"size=\d+m$", mount) for mount in node["tmpfs"])
+
+
 def test_data_is_read_only_in_nodes():
     assert all("data:/data:ro" in node["volumes"] and "runs:/runs" in node["volumes"] for node in NODES.values())
 
@@ -64,9 +77,30 @@ def share_a_network(one, other):
 
 @pytest.mark.parametrize("node", NODES)
 def test_a_node_reaches_no_port_that_trusts_its_network(node):
-    assert SERVICES[node]["networks"] == ["cluster"], "one network, whose interface is shaped and cut off"
+    assert SERVICES[node]["networks"] == ["nodes"], "one network, whose interface is shaped and cut off"
     assert not share_a_network(node, "serve") and not share_a_network(node, "grafana")
     assert share_a_network(node, "prometheus"), "it scrapes the agent"
+
+
+def test_prometheus_listens_in_the_network_that_nodes_are_not_in():
+    prometheus = SERVICES["prometheus"]
+    (listens,) = [word for word in prometheus["command"] if "listen-address" in word]
+    name, _, port = listens.removeprefix("--web.listen-address=").rpartition(":")
+    networks = prometheus["networks"]
+    assert [network for network, has in networks.items() if has and name in has["aliases"]] == ["monitoring"]
+    assert name not in SERVICES and port == "9090", "a service's name is known in all of its networks"
+    assert prometheus["healthcheck"]["test"][-3:] == [port, "/-/ready", name]
+    scraped = yaml.safe_load((checkout.ROOT / "images/prometheus/prometheus.yml").read_text())["scrape_configs"]
+    own = next(job for job in scraped if job["job_name"] == "prometheus")
+    assert own["static_configs"][0]["targets"] == [f"{name}:{port}"]
+
+
+@pytest.mark.parametrize("name", [name for name, service in SERVICES.items() if "ports" in service])
+def test_ports_are_published_on_the_network_that_nodes_are_not_in(name):
+    """Of a container's networks an engine takes the first by name, all else being equal, for its default route and its
+    ports; names that differ after the project's alone are in the same order.
+    """
+    assert min(SERVICES[name]["networks"]) == "monitoring"
 
 
 def test_those_that_ask_each_other_share_a_network_which_goes_with_the_cluster():
@@ -103,6 +137,15 @@ def test_grafana_shows_itself_to_anyone_and_knows_no_password_that_could_be_gues
     assert environment["GF_AUTH_BASIC_ENABLED"] == environment["GF_USERS_ALLOW_SIGN_UP"] == "false"
     assert not any("PASSWORD" in name for name in environment)
     assert (checkout.ROOT / "grafana/Dockerfile").read_text().endswith('ENTRYPOINT ["/usr/local/bin/start.sh"]\n')
+
+
+def test_grafana_answers_to_the_address_that_its_port_is_published_on_and_to_no_other_name():
+    grafana = SERVICES["grafana"]
+    environment, (port,) = grafana["environment"], grafana["ports"]
+    address, published, _ = re.fullmatch(r"([0-9.]+):(\$\{.*?\}):(\d+)", port).groups()
+    assert (environment["GF_SERVER_DOMAIN"], environment["GF_SERVER_ENFORCE_DOMAIN"]) == (address, "true")
+    assert environment["GF_SERVER_ROOT_URL"] == f"http://{address}:{published}/"
+    assert f"http://{address}:" in grafana["healthcheck"]["test"][-1]
 
 
 def started(folder, script):
