@@ -8,8 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from signed import KEY, event_of
 
 from node import disk
+from node.leftovers import launcher_command
 from trainer import events
 
 ROOT = os.geteuid() == 0  # may enter every folder, and give files away
@@ -124,10 +126,10 @@ def test_what_the_orchestrator_has_put_there_is_nobodys(volume, monkeypatch):
 
 def launch(state, volume, most: int, program: str) -> list[events.Event]:
     """What a launcher says whose rank runs this program."""
-    request = {"run": "run-1", "rank": 2, "local_rank": 0, "argv": [sys.executable, "-c", program], "env": {}}
-    request["disk"] = bound(volume, most)
+    request = {"run": "run-1", "key": KEY, "rank": 2, "local_rank": 0, "env": {}}
+    request |= {"argv": [sys.executable, "-c", program], "disk": bound(volume, most)}
     process = subprocess.Popen(
-        [sys.executable, "-m", "node.launcher", "run"],
+        launcher_command(sys.executable, "of a test"),
         env=os.environ | {"SYNCBED_STATE": str(state), "PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -135,7 +137,7 @@ def launch(state, volume, most: int, program: str) -> list[events.Event]:
     )
     process.stdin.write(json.dumps(request) + "\n")
     process.stdin.flush()
-    said = [event for line in process.stdout if (event := events.parse(line))]
+    said = [event for line in process.stdout if (event := event_of(line))]
     process.stdin.close()
     process.wait(30)
     return said

@@ -347,7 +347,7 @@ def test_the_holders_name_is_bounded_and_text(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "STATE", tmp_path)
     with lock.take_lock("run-1"):
         put("long", tmp_path / "lock", None)
-        assert lock.lock_holder() == "\ufffd" * lock.MOST
+        assert lock.lock_holder() == "\ufffd" * lock.ID_BYTES
 
 
 def test_leftovers_are_this_nodes_ranks_and_no_others(tmp_path, monkeypatch):
