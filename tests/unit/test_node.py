@@ -240,6 +240,55 @@ def test_the_figures_of_an_earlier_run_are_gone(tmp_path):
     assert output(process).splitlines()[1] == "[]"
 
 
+def put(kind, place, elsewhere):
+    """Leave something else of this kind in the place of a node's lock, or of its folder of metrics."""
+    match kind:
+        case "link":
+            place.symlink_to(elsewhere)
+        case "pipe":
+            os.mkfifo(place)
+        case "folder":
+            (place / "inner").mkdir(parents=True)
+        case "file":
+            place.write_text("x")
+        case "long":
+            place.write_bytes(b"\xff" * 1_000_000)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "long"])
+def test_what_a_rank_leaves_in_the_place_of_the_lock_stops_no_run(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(lock, "STATE", tmp_path)
+    with (tmp_path / "elsewhere").open("w") as held:  # a file that somebody holds for good
+        fcntl.flock(held, fcntl.LOCK_EX)
+        put(kind, tmp_path / "lock", tmp_path / "elsewhere")
+        assert lock.lock_holder() is None
+        with lock.take_lock("run-1"):
+            assert lock.lock_holder() == "run-1"
+            assert lock.take_lock("run-2") is None
+        assert lock.lock_holder() is None
+    assert (tmp_path / "elsewhere").read_text() == ""
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "file"])
+def test_what_a_rank_leaves_in_the_place_of_the_figures_stops_no_run(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(lock, "STATE", tmp_path / "state")
+    (tmp_path / "state").mkdir()
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").write_text("kept")
+    metrics = tmp_path / "state" / "metrics"
+    put(kind, metrics, tmp_path / "kept")
+    with lock.take_lock("run-1", metrics):
+        assert (metrics.is_symlink(), list(metrics.iterdir())) == (False, [])
+    assert (tmp_path / "kept" / "file").read_text() == "kept"
+
+
+def test_the_holders_name_is_bounded_and_text(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "STATE", tmp_path)
+    with lock.take_lock("run-1"):
+        put("long", tmp_path / "lock", None)
+        assert lock.lock_holder() == "\ufffd" * lock.MOST
+
+
 def test_leftovers_are_this_nodes_ranks_and_no_others(tmp_path, monkeypatch):
     """Another node's ranks, seen from a machine that holds both, must live: a test once killed every run there was."""
     monkeypatch.setattr(lock, "STATE", tmp_path / "mine")
