@@ -8,10 +8,12 @@ import sys
 import psutil
 import pytest
 from orchestrator import processes_of, wait_until
+from signed import KEY, next_event
 
 from monitor.runtime.local import _environment
 from node import ending, mpi
 from node.ending import ended
+from node.leftovers import launcher_command
 from trainer import events
 from trainer.environment import EnvironmentFault
 from trainer.wire.mpi import Mpi
@@ -44,15 +46,15 @@ class World:
     def __init__(self, folder, size, then, run="mpi-test"):
         self.folder, self.size, self.then, self.id = folder, size, then, f"{run}-{os.getpid()}-{folder.name}"
         self.launchers = [self.launch(0, {"world_size": size, "host": "127.0.0.1"})]
-        told = events.parse(self.launchers[0].stdout.readline())
+        told = next_event(self.launchers[0].stdout)
         assert isinstance(told, events.Proxies)
         self.launchers += [self.launch(rank, {"proxy": told.commands[rank]}) for rank in range(1, size)]
 
     def launch(self, rank, mpi, argv=None):
         own = {"RANK": str(rank), "WORLD_SIZE": str(self.size), "GLOO_SOCKET_IFNAME": "lo"}
-        who = {"run": self.id, "rank": rank, "local_rank": 0, "env": own, "mpi": mpi}
+        who = {"run": self.id, "key": KEY, "rank": rank, "local_rank": 0, "env": own, "mpi": mpi}
         process = subprocess.Popen(
-            [sys.executable, "-m", "node.launcher", "run"],
+            launcher_command(sys.executable, self.id),
             env=_environment() | {"SYNCBED_STATE": str(self.folder / str(rank))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -62,7 +64,7 @@ class World:
         who["argv"] = argv or [sys.executable, "-c", RANK + self.then]
         process.stdin.write(json.dumps(who) + "\n")
         process.stdin.flush()
-        assert isinstance(events.parse(process.stdout.readline()), events.Held)
+        assert isinstance(next_event(process.stdout), events.Held)
         return process
 
     def __enter__(self):
@@ -78,7 +80,7 @@ class World:
         return self.launchers[rank].stdout.readline().strip()
 
     def event(self, rank):
-        return events.parse(self.line(rank))
+        return next_event(self.launchers[rank].stdout)
 
     def named(self, name):
         return processes_of(self.id, name)
