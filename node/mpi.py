@@ -28,6 +28,7 @@ from typing import Any
 
 from trainer.events import Event, Failed, Proxies
 
+PROXY = "hydra_pmi_proxy"
 LINE, LAST_LINE = "HYDRA_LAUNCH: ", "HYDRA_LAUNCH_END"  # what `-launcher manual` prints
 START_SECONDS = 20.0  # the supervisor takes longer silence of a launcher for its death
 END_SECONDS = 3.0
@@ -60,10 +61,13 @@ class Manager:
         the others by the name `host`, and the proxies' command lines are said as an event. Raises ManagerFault.
         """
         proxy = request.get("proxy") or self._mpiexec(request["world_size"], request["host"])
+        program, *flags = proxy
+        if Path(program).resolve() != proxy_program().resolve():
+            raise ManagerFault(f"{program[:200]!r} is not {proxy_program()}, the one proxy of MPI that is run here")
         self._hand, theirs = socket.socketpair()
         with theirs:
             descriptor = theirs.fileno()
-            self._run("hydra_pmi_proxy", proxy, {HAND: str(descriptor)}, stdout=2, pass_fds=[descriptor])
+            self._run(PROXY, [str(proxy_program()), *flags], {HAND: str(descriptor)}, stdout=2, pass_fds=[descriptor])
         self._hand.settimeout(START_SECONDS)
         try:
             variables, descriptors, _, _ = socket.recv_fds(self._hand, 1 << 16, 1)
@@ -123,6 +127,11 @@ class Manager:
 def mpiexec() -> Path:
     """MPICH's mpiexec of this Python's environment; never another MPI's that PATH may hold."""
     return Path(sys.executable).parent / "mpiexec"
+
+
+def proxy_program() -> Path:
+    """The proxy of that MPICH. The command line comes from another node, the program does not."""
+    return mpiexec().with_name(PROXY)
 
 
 def main() -> None:
