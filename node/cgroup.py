@@ -212,10 +212,20 @@ def open_files(proc_root: Path, pids: Collection[str]) -> int | None:
             counts.append((has_size and os.stat(folder).st_size) or len(os.listdir(folder)))  # noqa: PTH116, PTH208
         except (FileNotFoundError, ProcessLookupError):
             continue
-        except OSError:  # another user's, or one that has ended and waits for its parent: the kernel shows neither
-            if (_text(f"{proc_root}/{pid}/stat") or "").rpartition(")")[2].split()[:1] != ["Z"]:
+        except OSError:  # the kernel shows no other user's
+            if not _shows_none(f"{proc_root}/{pid}"):
                 return None
     return sum(counts) if counts else None
+
+
+def _shows_none(folder: str) -> bool:
+    """Whether the process has ended and waits for its parent, or is this user's and hidden, as launchers are."""
+    try:
+        if os.stat(folder).st_uid == os.geteuid():  # noqa: PTH116
+            return True
+    except OSError:
+        return True  # it is gone by now
+    return (_text(f"{folder}/stat") or "").rpartition(")")[2].split()[:1] == ["Z"]
 
 
 @cache

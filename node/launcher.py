@@ -1,14 +1,18 @@
 """Inside a node, between the orchestrator and a rank. Four commands, all started through the runtime:
 
-    python -m node.launcher check    print one JSON object: what this node is, as seen from inside
-    python -m node.launcher run      read one JSON request on stdin, run one rank, forward its output, end with `exited`
-    python -m node.launcher hold ID  hold the node as a run does, until stdin ends; print held or busy
-    python -m node.launcher end ID   kill the launchers and ranks of run ID: for launchers that do not listen any more
+    python -m node.launcher check     print one JSON object: what this node is, as seen from inside
+    python -m node.launcher run MARK  read one JSON request on stdin, run one rank, end with `exited`
+    python -m node.launcher hold ID   hold the node as a run does, until stdin ends; print held or busy
+    python -m node.launcher end ID    kill the launchers and ranks of run ID: for launchers that do not listen any more
 
 `run` holds the node's lock for as long as the rank lives, so two runs never share a node, and the kernel lets go of it
 whatever happens. Its stdin is the orchestrator's hand: a line TERM, KILL, STOP or CONT is passed on to the rank, and
 end of file (the orchestrator is gone, even by kill -9) kills the rank at once. No rank outlives the command that asked
 for it.
+
+The rank writes to the launcher's standard output, and is the same user's. So the launcher signs what it says, under a
+key that it reads with the request, and hides its memory and descriptors from its own user. MARK is by what others find
+the process then (node/leftovers.py).
 """
 
 import contextlib
@@ -25,17 +29,19 @@ from typing import Any, TypedDict
 from node import cgroup, limits, mpi
 from node import lock as node_lock
 from node.facts import node_facts, shaped
-from node.leftovers import LAUNCHER, kill_marked
+from node.leftovers import end_run
 from node.lock import await_holder, lock_holder, take_lock
+from node.signature import Signer
 from node.strays import end_strays
-from trainer.events import Busy, Exited, Failed, Held, write
+from trainer.events import Busy, Exited, Failed, Held
 
-PR_SET_PDEATHSIG = 1  # prctl(2)
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4  # prctl(2)
 BUSY = 3  # exit code: another run holds the node
 
 
 class _Rank(TypedDict):
     run: str  # its id
+    key: str  # under which this process signs what it says
     rank: int
     local_rank: int  # its number within the node
     env: dict[str, str]  # added to this process's
@@ -52,17 +58,27 @@ class Request(_Rank, total=False):
 
 
 def main() -> int:
+    hide()  # before anything is read
     match sys.argv[1:]:
         case ["check"]:
             return check()
-        case ["run"]:
+        case ["run", _]:
             return run(json.loads(sys.stdin.readline()))
         case ["hold", who]:
             return hold(who)
         case ["end", run_id]:
             return end(run_id)
-    print("usage: python -m node.launcher check|run|hold ID|end ID", file=sys.stderr)
+    print("usage: python -m node.launcher check|run MARK|hold ID|end ID", file=sys.stderr)
     return 2
+
+
+def hide() -> None:
+    """Keep this process's memory, descriptors and environment from its own user: prctl(2), ptrace(2), proc(5).
+
+    What it starts is hidden until it is another program.
+    """
+    if ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
+        sys.exit("this kernel does not hide a process from its user")
 
 
 def check() -> int:
@@ -84,7 +100,7 @@ def hold(who: str) -> int:
 
 def end(run_id: str) -> int:
     """Kill the launchers and ranks of a run, and wait until they have ended."""
-    kill_marked(lambda variables: f"{LAUNCHER}={run_id}".encode() in variables)
+    end_run(run_id)
     end_strays()
     return 0
 
@@ -93,28 +109,28 @@ def run(request: Request) -> int:
     """Run one rank to its end.
 
     The launcher of the node's first rank (local_rank 0) takes the lock for its run; those of the others wait for that.
-    Prints Held; or Busy, and returns BUSY, when another run holds the node. Otherwise returns 0 or 1 as the rank ended.
+    Says Held; or Busy, and returns BUSY, when another run holds the node. Otherwise returns 0 or 1 as the rank ended.
     """
-    rank, metrics = request["rank"], node_lock.STATE / "metrics"
+    rank, metrics, signer = request["rank"], node_lock.STATE / "metrics", Signer(request["key"])
     if request["local_rank"] == 0:
         end_strays()  # of an earlier run; one of them may hold the lock
     lock = take_lock(request["run"], metrics) if request["local_rank"] == 0 else None
     if lock is None and await_holder(request["run"]) != request["run"]:
-        write(Busy(rank=rank, run=lock_holder() or "unknown"))
+        signer.write(Busy(rank=rank, run=lock_holder() or "unknown"))
         return BUSY
-    write(Held(rank=rank))
+    signer.write(Held(rank=rank))
     process = RankProcess()
     signal.signal(signal.SIGTERM, lambda *_: process.send(signal.SIGTERM))
     threading.Thread(target=process.obey, daemon=True).start()
     if request.get("wait"):
         process.go.wait()
     if problem := _problem(request):
-        write(Failed(rank=rank, kind="own", message=problem))
+        signer.write(Failed(rank=rank, kind="own", message=problem))
         return 1
     # Whatever is started from here on belongs to this run and this node.
     os.environ.update(SYNCBED_RUN_ID=request["run"], SYNCBED_STATE=str(node_lock.STATE))
     env = os.environ | request["env"] | {"PROMETHEUS_MULTIPROC_DIR": str(metrics)}
-    return 0 if _run_to_end(process, request, env) == 0 else 1
+    return 0 if _run_to_end(process, request, env, signer) == 0 else 1
 
 
 def _problem(request: Request) -> str | None:
@@ -127,11 +143,11 @@ def _problem(request: Request) -> str | None:
     return "its link is shaped, which was not asked for"
 
 
-def _run_to_end(process: "RankProcess", request: Request, env: dict[str, str]) -> int:
+def _run_to_end(process: "RankProcess", request: Request, env: dict[str, str], signer: Signer) -> int:
     """Start the rank, and MPI's process manager beside it where it needs one; report its end. Returns its exit code."""
     rank, kills_before = request["rank"], cgroup.read().oom_kills or 0
     proxy = request.get("mpi")
-    manager = mpi.Manager(rank, _spawn) if proxy else None
+    manager = mpi.Manager(rank, _spawn, signer.write) if proxy else None
     try:
         if manager and proxy:
             variables, connection = manager.start(proxy)
@@ -141,10 +157,10 @@ def _run_to_end(process: "RankProcess", request: Request, env: dict[str, str]) -
             process.start(request["argv"], env)
         code = process.wait()
     except mpi.ManagerFault as fault:
-        write(Failed(rank=rank, kind="own", message=str(fault)))
+        signer.write(Failed(rank=rank, kind="own", message=str(fault)))
         code = 1
     end_strays()  # what the rank started and left
-    write(exited(rank, code, kills_before, cgroup.read()))
+    signer.write(exited(rank, code, kills_before, cgroup.read()))
     if manager:
         manager.end(orderly=code == 0)
     return code

@@ -26,8 +26,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainer.events import Failed, Proxies, write
+from trainer.events import Event, Failed, Proxies
 
+PROXY = "hydra_pmi_proxy"
 LINE, LAST_LINE = "HYDRA_LAUNCH: ", "HYDRA_LAUNCH_END"  # what `-launcher manual` prints
 START_SECONDS = 20.0  # the supervisor takes longer silence of a launcher for its death
 END_SECONDS = 3.0
@@ -42,11 +43,12 @@ class ManagerFault(Exception):
 class Manager:
     """Hydra's processes beside one rank. They die with this process, which must have started them in its main thread.
 
-    `spawn(argv, env, **options)` starts a process so that it does, and returns the Popen.
+    `spawn(argv, env, **options)` starts a process so that it does, and returns the Popen. `say`: writes an event as the
+    launcher.
     """
 
-    def __init__(self, rank: int, spawn: Callable[..., subprocess.Popen]):
-        self.rank, self._spawn = rank, spawn
+    def __init__(self, rank: int, spawn: Callable[..., subprocess.Popen], say: Callable[[Event], None]):
+        self.rank, self._spawn, self._say = rank, spawn, say
         self._processes: dict[str, subprocess.Popen] = {}
         self._hand: socket.socket | None = None
         self._ending = False
@@ -56,13 +58,16 @@ class Manager:
         """The environment, and the descriptor in it, with which the rank may call MPI_Init.
 
         `request`: {"proxy": the command line}, or for rank 0 {"world_size", "host"}: then mpiexec is started, known to
-        the others by the name `host`, and the proxies' command lines are written as an event. Raises ManagerFault.
+        the others by the name `host`, and the proxies' command lines are said as an event. Raises ManagerFault.
         """
         proxy = request.get("proxy") or self._mpiexec(request["world_size"], request["host"])
+        program, *flags = proxy
+        if Path(program).resolve() != proxy_program().resolve():
+            raise ManagerFault(f"{program[:200]!r} is not {proxy_program()}, the one proxy of MPI that is run here")
         self._hand, theirs = socket.socketpair()
         with theirs:
             descriptor = theirs.fileno()
-            self._run("hydra_pmi_proxy", proxy, {HAND: str(descriptor)}, stdout=2, pass_fds=[descriptor])
+            self._run(PROXY, [str(proxy_program()), *flags], {HAND: str(descriptor)}, stdout=2, pass_fds=[descriptor])
         self._hand.settimeout(START_SECONDS)
         try:
             variables, descriptors, _, _ = socket.recv_fds(self._hand, 1 << 16, 1)
@@ -73,7 +78,7 @@ class Manager:
         return json.loads(variables) | {"PMI_FD": str(descriptors[0])}, descriptors[0]
 
     def _mpiexec(self, world_size: int, host: str) -> list[str]:
-        """Start mpiexec, write the proxies' command lines as an event, return rank 0's."""
+        """Start mpiexec, say the proxies' command lines as an event, return rank 0's."""
         hosts = ",".join(f"rank-{rank}" for rank in range(world_size))  # names for Hydra only; nobody resolves them
         flags = f"-launcher manual -rmk user -genvnone -disable-auto-cleanup -localhost {host} -hosts {hosts} -ppn 1"
         command = [str(mpiexec()), *flags.split(), "-n", str(world_size), sys.executable, "-m", "node.mpi"]
@@ -90,7 +95,7 @@ class Manager:
         if len(proxies) != world_size:
             raise ManagerFault(f"mpiexec named {len(proxies)} proxies, {world_size} were asked for")
         threading.Thread(target=sys.stderr.writelines, args=(process.stdout,), daemon=True).start()
-        write(Proxies(rank=self.rank, commands=proxies))
+        self._say(Proxies(rank=self.rank, commands=proxies))
         return proxies[0]
 
     def _run(self, name: str, command: list[str], variables: dict[str, str], **options: Any) -> subprocess.Popen:
@@ -103,7 +108,7 @@ class Manager:
         code = process.wait()
         if code < 0 and not self._ending:
             text = f"MPI's process manager ({name}) was killed by {signal.Signals(-code).name}"
-            write(Failed(rank=self.rank, kind="own", message=text))
+            self._say(Failed(rank=self.rank, kind="own", message=text))
 
     def end(self, orderly: bool) -> None:
         """Let Hydra's processes end, which takes them milliseconds when all ranks are done; kill what has not."""
@@ -122,6 +127,11 @@ class Manager:
 def mpiexec() -> Path:
     """MPICH's mpiexec of this Python's environment; never another MPI's that PATH may hold."""
     return Path(sys.executable).parent / "mpiexec"
+
+
+def proxy_program() -> Path:
+    """The proxy of that MPICH. The command line comes from another node, the program does not."""
+    return mpiexec().with_name(PROXY)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 from monitor.capabilities import RUNTIMES
 from monitor.run import supervise as supervise_module
+from monitor.run.rank_stream import LAUNCHERS
 from monitor.run.supervise import Supervisor
 from monitor.runtime.base import Job, Output, RankHandle
 from trainer import events
@@ -115,6 +116,11 @@ def no_waiting(monkeypatch) -> Clock:
     return clock
 
 
+def output_of(rank, event):
+    """As the one says this event who says such events: the rank or its launcher."""
+    return Output(rank, "launcher" if isinstance(event, LAUNCHERS) else "stdout", events.to_line(event))
+
+
 class Scripted(RankHandle):
     """Says its lines at once; when `holds`, its stream ends only when it is signalled, like a process that hangs.
 
@@ -133,17 +139,19 @@ class Scripted(RankHandle):
 
     def say(self, item):
         """An event, a line on standard error, or None: the end of the stream."""
-        event = isinstance(item, events.Event)
-        stream, line = (
-            ("stderr", item) if isinstance(item, str) else ("stdout", events.to_line(item) if event else None)
-        )
-        self.output.put(Output(self.rank, stream, line))
+        match item:
+            case events.Event():
+                self.output.put(output_of(self.rank, item))
+            case str():
+                self.output.put(Output(self.rank, "stderr", item))
+            case None:
+                self.output.put(Output(self.rank, "stdout", None))
 
     def signal(self, name):
         self.signals.append(name)
         if self.holds and name == "KILL":
-            self.output.put(Output(self.rank, "stdout", events.to_line(exited(self.rank, None, "SIGKILL"))))
-            self.output.put(Output(self.rank, "stdout", None))
+            self.say(exited(self.rank, None, "SIGKILL"))
+            self.say(None)
             self.holds = False
 
     def go(self):

@@ -1,15 +1,16 @@
 """What a rank says: one JSON object a line on its standard output, and nothing else is said there.
 
+Its node's launcher says some events on the same stream, signed (node/signature.py).
+
 Every event carries `event` (its kind), `rank` and `time` (Unix seconds). The monitor makes progress
 bars, results and error reports from this stream alone. Fields carry their unit in their name.
 
-    write(Step(rank=0, step=1, ...))          # in the rank
+    write(Step(rank=0, step=1, ...), stream)  # in the rank
     parse('{"event": "step", ...}')           # in the monitor: the dataclass, None for a line that is no event
 """
 
 import json
 import math
-import sys
 import threading
 import time as clock
 from dataclasses import asdict, dataclass, field
@@ -256,12 +257,11 @@ def finite(value: Any) -> Any:
     return [finite(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
-def write(event: Event, stream: TextIO | None = None) -> None:
+def write(event: Event, stream: TextIO) -> None:
     """Write one event, whole and at once: threads of a rank share the stream."""
-    output: TextIO = stream or sys.stdout
     with _lock:
-        output.write(to_line(event) + "\n")
-        output.flush()
+        stream.write(to_line(event) + "\n")
+        stream.flush()
 
 
 def parse(line: str) -> Event | None:

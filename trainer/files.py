@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and file locks. Standard library only: every package may import it.
+"""Files that are written whole or not at all, and file locks. Of the standard library: every package may import it.
 
     with whole_file(path) as file:      # a new binary file beside `path`, moved into its place at the end
         file.write(b"...")
@@ -18,13 +18,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO, TextIO
 
+from trainer.received import NO_LINK, open_received
+
 try:
     import fcntl
 except ImportError:  # Windows has no flock
     fcntl = None
 
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -128,7 +129,7 @@ def lock(path: Path, on_busy: Callable[[], object] | None = None) -> TextIO:
     """
     if fcntl is None:
         raise _no_locks()
-    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o666), "r+", encoding="utf-8")
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o666), "r+", encoding="utf-8")
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -144,10 +145,10 @@ def lock(path: Path, on_busy: Callable[[], object] | None = None) -> TextIO:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock of this file. Raises OSError, for a file that is not there too."""
+    """Whether a process holds the lock of this plain file. Raises OSError, for a file that is not there too."""
     if fcntl is None:
         raise _no_locks()
-    with path.open() as file:
+    with open_received(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -179,7 +180,7 @@ def _create(part: Path) -> BinaryIO:
 def _open_reserved(part: Path) -> BinaryIO | None:
     """The room that was reserved; None where there is none, or something else has its name."""
     try:
-        return os.fdopen(os.open(part, os.O_WRONLY | _NO_LINK), "wb")
+        return os.fdopen(os.open(part, os.O_WRONLY | NO_LINK), "wb")
     except OSError:
         return None
 

@@ -22,7 +22,7 @@ MOST_JSON = 8 << 20  # bytes of a document
 MOST_LINE, MOST_LINES = 1 << 20, 1 << 30  # bytes of a line, and of all lines of a file
 MOST_DEPTH = 64
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
 _LARGE = re.compile(rb"[0-9]{19}|[0-9.][eE]\+?[0-9]{3}")  # numbers that have to be looked at one by one
 _KINDS = {
     stat.S_IFLNK: "a symbolic link",
@@ -43,7 +43,7 @@ def open_received(path: Path, *, may_be_link: bool = False) -> BinaryIO:
     `may_be_link`: the user's own data, which caches keep as links to plain files, may be one.
     """
     try:
-        descriptor = os.open(path, _FLAGS if may_be_link else _FLAGS | _NO_LINK)
+        descriptor = os.open(path, _FLAGS if may_be_link else _FLAGS | NO_LINK)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO):  # a link; a socket
             refuse_special(path)

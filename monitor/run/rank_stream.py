@@ -1,7 +1,7 @@
-"""What a rank may say, and how often. Its stream is written in its node, where a rank's user can write what it likes.
+"""What a rank and its launcher may say, and how often. A rank's user can write what it likes.
 
-    RankStream(spec, rank, base).event(line)    # the event; None for a line that is none; EventFault for one that is
-                                               # not the rank's to send
+    RankStream(spec, rank, base).event(output)    # the event; None for a line that is none; EventFault for one that is
+                                                 # not its speaker's to send
 
 An EventFault is that rank's fault: the run fails and names it.
 """
@@ -9,6 +9,7 @@ An EventFault is that rank's fault: the run fails and names it.
 import re
 from collections import Counter
 
+from monitor.runtime.base import Output
 from monitor.runtime.streams import most_steps
 from trainer import events
 from trainer.checkpoint_folder import FOLDER, name_of
@@ -33,8 +34,9 @@ PROXY_FLAGS = {
     "--proxy-id": NUMBER,
 }
 ORCHESTRATORS = (events.Restart, events.Fault)
+LAUNCHERS = (events.Held, events.Busy, events.Proxies, events.Exited)
 ONCE = (
-    *(events.Held, events.Busy, events.Proxies, events.Exited),
+    *LAUNCHERS,
     *(events.Started, events.Ready, events.Trained, events.Served, events.Watched, events.Evaluated, events.Finished),
 )
 WARNINGS = 1000
@@ -42,7 +44,7 @@ FAILURES = ("own", "peer", "deadline", "mismatch", "input")  # a Failed's kinds
 
 
 class RankStream:
-    """One rank's stream during one attempt. `base`: the step that the attempt goes on from."""
+    """A rank's stream during one attempt, with its launcher's words. `base`: the step that the attempt goes on from."""
 
     def __init__(self, spec: RunSpec, rank: int, base: int = 0):
         self._spec, self._rank = spec, rank
@@ -51,22 +53,26 @@ class RankStream:
         self._counts: Counter[type[events.Event]] = Counter()
         self._checkpoints: set[int] = set()
 
-    def event(self, line: str) -> events.Event | None:
-        """The event on this line, None when it is none. Raises EventFault when this rank may not send it."""
-        event = events.decode(line)
+    def event(self, output: Output) -> events.Event | None:
+        """The event on this line, None when it is none. Raises EventFault when its speaker may not send it."""
+        event = events.decode(output.line) if output.line and output.stream != "stderr" else None
         if event:
-            self._check_speaker(event)
+            self._check_speaker(event, output.stream == "launcher")
             self._check_facts(event)
             self._counts[type(event)] += 1
         return event
 
-    def _check_speaker(self, event: events.Event) -> None:
+    def _check_speaker(self, event: events.Event, is_launchers: bool) -> None:
         """Whether such an event may come from this stream, and now."""
         kind, name = type(event), type(event).__name__.lower()
         if event.rank != self._rank:
             raise EventFault(f"it sent the event {name} as rank {event.rank}")
         if kind in ORCHESTRATORS:
             raise EventFault(f"it sent the event {name}, which the orchestrator alone writes")
+        if kind in LAUNCHERS and not is_launchers:
+            raise EventFault(f"it sent the event {name}, which its launcher alone sends")
+        if is_launchers and kind not in (*LAUNCHERS, events.Failed):
+            raise EventFault(f"its launcher sent the event {name}, which the rank alone sends")
         if kind is events.Busy and self._counts:
             raise EventFault("it sent the event busy after others; a launcher sends it first or not at all")
         if kind in ONCE and self._counts[kind]:

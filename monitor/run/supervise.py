@@ -148,7 +148,7 @@ class Supervisor:
             self._blame(output.rank, output.breach)
             return
         try:
-            event = self._streams[output.rank].event(output.line) if output.stream == "stdout" else None
+            event = self._streams[output.rank].event(output)
         except events.EventFault as fault:
             self._blame(output.rank, str(fault))
             return

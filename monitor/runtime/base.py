@@ -23,10 +23,10 @@ FETCHED = re.compile(rf"{FOLDER}/step-[0-9]{{6,12}}|tensorboard")  # what ranks 
 
 @dataclass(frozen=True)
 class Output:
-    """A line that a rank printed; `line` is None when the stream has ended and no more will come from this rank."""
+    """A line from a rank or its launcher; `line` is None when all has ended and no more will come from this rank."""
 
     rank: int
-    stream: str  # "stdout" or "stderr"
+    stream: str  # "stdout", "stderr", or "launcher": an event that its launcher has signed
     line: str | None
     breach: str | None = None  # how it broke its budget: then nothing else comes from it
 
@@ -47,9 +47,15 @@ class Job:
         return seats(self.spec)
 
     def request(
-        self, seat: Seat, python: str, limits: Limits | None = None, shaped: bool | None = None, **environment: str
+        self,
+        seat: Seat,
+        key: str,
+        python: str,
+        limits: Limits | None = None,
+        shaped: bool | None = None,
+        **environment: str,
     ) -> bytes:
-        """What the node's launcher reads on its stdin (node/launcher.py), a line of JSON."""
+        """What the node's launcher reads on its stdin (node/launcher.py), a line of JSON. `key`: it signs with this."""
         rank_environment = {
             "RANK": str(seat.rank),
             "WORLD_SIZE": str(len(self.seats)),
@@ -57,7 +63,7 @@ class Job:
             "LOCAL_WORLD_SIZE": str(on_node(self.seats, seat.node)),
             "SYNCBED_SPEC": self.spec.to_json(),
         }
-        request: dict[str, object] = {"run": self.run_id, "rank": seat.rank, "local_rank": seat.local_rank}
+        request: dict[str, object] = {"run": self.run_id, "key": key, "rank": seat.rank, "local_rank": seat.local_rank}
         if limits:
             request["limits"] = limits
         if shaped is not None:

@@ -32,14 +32,16 @@ from monitor.runtime import preflight, volumes, wires
 from monitor.runtime.base import Job, Output, RankHandle, Runtime
 from monitor.runtime.docker_rank import PYTHON, DockerRank, Execution
 from monitor.runtime.node_faults import NodeFaults
-from monitor.runtime.streams import budget_of
-from node.leftovers import LAUNCHER
+from monitor.runtime.streams import RankOutput, budget_of
+from node.leftovers import launcher_command
 from node.limits import Limits
+from node.signature import new_key
 from trainer.checkpoint_folder import COMPLETE
 from trainer.layout import Seat
 from trainer.spec import RunSpec
 
 NODE = "trainer-"
+HIDDEN_PYTHON = "hidden-python"  # of the node's image: the node's user cannot look into it
 POLL_SECONDS = 0.5  # between two looks at nodes that are to come back
 
 
@@ -160,8 +162,10 @@ class DockerRuntime(Runtime):
             self._carry("runs", members)
 
     def start(self, job: Job, seat: Seat, output: Queue[Output]) -> RankHandle:
+        key = new_key()
         request = job.request(
             seat,
+            key,
             PYTHON,
             self.limits[seat.node],
             bool(self._links) and self._links[seat.node].shapes,
@@ -171,16 +175,14 @@ class DockerRuntime(Runtime):
             SYNCBED_OUT=f"/runs/{job.run_id}",
             SYNCBED_RESUME=self._resume,
         )
-        command = [PYTHON, "-m", "node.launcher", "run"]
+        command = launcher_command(HIDDEN_PYTHON, job.run_id)
         container = self._containers[self.node_name(seat.node)]
-        mark = {LAUNCHER: job.run_id}
         with sdk.guard():
             api = self._client.api
-            exec_id = api.exec_create(container.id, command, stdin=True, environment=mark)["Id"]
+            exec_id = api.exec_create(container.id, command, stdin=True)["Id"]
             stream = api.exec_start(exec_id, socket=True)
-        return DockerRank(
-            stream, request, seat.rank, output, Execution(container, exec_id, job.run_id), budget_of(job.spec)
-        )
+        lines = RankOutput(seat.rank, output, key, budget_of(job.spec))
+        return DockerRank(stream, request, lines, Execution(container, exec_id, job.run_id))
 
     def apply_conditions(self, job: Job, warn: Callable[[str], None]) -> None:
         self._holding = True

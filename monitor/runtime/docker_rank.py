@@ -4,7 +4,6 @@ import struct
 import threading
 import time
 from contextlib import suppress
-from queue import Queue
 
 from docker import APIClient
 from docker.errors import NotFound
@@ -13,8 +12,8 @@ from docker.utils import socket as docker_socket
 
 from monitor.engine import sdk
 from monitor.errors import UserError
-from monitor.runtime.base import Output, RankHandle
-from monitor.runtime.streams import SHORT_RUN, Budget, RankOutput
+from monitor.runtime.base import RankHandle
+from monitor.runtime.streams import RankOutput
 
 PYTHON = "python"
 KILLED, STOPPED = "its launcher was killed", "its node stopped or the engine went away"
@@ -74,17 +73,8 @@ def _since(container: Container) -> str:
 class DockerRank(RankHandle):
     """`stream`: of the attached exec, as the SDK hands it out. `request`: what the launcher reads first."""
 
-    def __init__(
-        self,
-        stream,
-        request: bytes,
-        rank: int,
-        output: Queue[Output],
-        execution: Execution,
-        budget: Budget = SHORT_RUN,
-    ):
-        self._lines = RankOutput(rank, output, budget)
-        self._rank, self._output, self._stream, self._execution = rank, output, stream, execution
+    def __init__(self, stream, request: bytes, output: RankOutput, execution: Execution):
+        self._stream, self._output, self._execution = stream, output, execution
         self._ended = threading.Event()
         self._socket = getattr(stream, "_sock", stream)  # the SDK hands out a read-only view of the socket
         self._socket.settimeout(None)  # a run may be silent for longer than the SDK's request timeout
@@ -110,10 +100,8 @@ class DockerRank(RankHandle):
     def _read(self) -> None:
         try:
             for number, data in docker_socket.frames_iter(self._socket, tty=False):
-                self._lines.feed(STREAMS[number], data)
+                self._output.feed(STREAMS[number], data)
         except (OSError, ValueError, struct.error):
             pass  # the engine went away or the run was closed: the end of the stream says so
-        for name in STREAMS.values():
-            self._lines.end(name)
         self._ended.set()
-        self._output.put(Output(self._rank, "stdout", None))
+        self._output.end()

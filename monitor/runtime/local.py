@@ -24,9 +24,11 @@ from monitor.errors import UserError
 from monitor.metrics.sampling import Row, Sampler
 from monitor.runtime.base import Job, Output, RankHandle, Runtime
 from monitor.runtime.ownership import STATE_PREFIX, own
-from monitor.runtime.streams import SHORT_RUN, Budget, RankOutput, budget_of
+from monitor.runtime.streams import RankOutput, budget_of
 from node import ending, mpi
 from node.facts import free_port
+from node.leftovers import launcher_command
+from node.signature import new_key
 from trainer.layout import Seat, on_node
 from trainer.spec import RunSpec
 
@@ -79,9 +81,9 @@ class LocalRuntime(Runtime):
         self._resume = folder.resolve() if folder else None
 
     def start(self, job: Job, seat: Seat, output: Queue[Output]) -> RankHandle:
-        state = self._node_state(seat.node)
+        state, key = self._node_state(seat.node), new_key()
         process = subprocess.Popen(
-            [sys.executable, "-m", "node.launcher", "run"],
+            launcher_command(sys.executable, str(state)),
             env=_environment() | {"SYNCBED_STATE": str(state)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -90,6 +92,7 @@ class LocalRuntime(Runtime):
         )
         request = job.request(
             seat,
+            key,
             sys.executable,
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(self._port),
@@ -106,7 +109,7 @@ class LocalRuntime(Runtime):
             launchers.append(process.pid)
             if len(launchers) == on_node(job.seats, seat.node):
                 self._start_agent(seat.node, launchers, state / "metrics")
-        return LocalRank(process, seat.rank, output, budget_of(job.spec))
+        return LocalRank(process, RankOutput(seat.rank, output, key, budget_of(job.spec)))
 
     def apply_conditions(self, job: Job, warn: Callable[[str], None]) -> None:
         pass  # Conditions.of has refused any that were asked for
@@ -166,14 +169,13 @@ class LocalRuntime(Runtime):
 class LocalRank(RankHandle):
     """`process`: its launcher, with pipes."""
 
-    def __init__(self, process: subprocess.Popen[bytes], rank: int, output: Queue[Output], budget: Budget = SHORT_RUN):
+    def __init__(self, process: subprocess.Popen[bytes], output: RankOutput):
         self._process, self._stdin = process, _pipe(process.stdin)
-        lines = RankOutput(rank, output, budget)
         streams = [("stdout", process.stdout), ("stderr", process.stderr)]
-        readers = [threading.Thread(target=_read, args=(*stream, lines), daemon=True) for stream in streams]
+        readers = [threading.Thread(target=_read, args=(*stream, output), daemon=True) for stream in streams]
         for reader in readers:
             reader.start()
-        threading.Thread(target=_end, args=(rank, readers, process, output), daemon=True).start()
+        threading.Thread(target=_end, args=(readers, process, output), daemon=True).start()
 
     def signal(self, name: str) -> None:
         with suppress(OSError):  # the launcher is gone, and its rank with it
@@ -202,17 +204,16 @@ def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
     return stream
 
 
-def _read(name: str, stream: io.BufferedReader, lines: RankOutput) -> None:
+def _read(name: str, stream: io.BufferedReader, output: RankOutput) -> None:
     while data := stream.read1(1 << 16):
-        lines.feed(name, data)
-    lines.end(name)
+        output.feed(name, data)
 
 
-def _end(rank: int, readers: list[threading.Thread], process: subprocess.Popen, output: Queue[Output]) -> None:
+def _end(readers: list[threading.Thread], process: subprocess.Popen, output: RankOutput) -> None:
     for reader in readers:
         reader.join()
     process.wait()
-    output.put(Output(rank, "stdout", None))
+    output.end()
 
 
 def _environment() -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import TextIO
 
 import psutil
 
-from node import ending
+from node import ending, leftovers
 from trainer.files import is_locked, lock
 
 STATE_PREFIX = "syncbed-"  # of the folder in the machine's folder for temporary files that holds the nodes' state
@@ -25,13 +25,20 @@ def sweep() -> list[str]:
                 continue
             for process in ending.all_processes():
                 with suppress(psutil.Error):
-                    if any(value.startswith(f"{folder}/") for value in process.environ().values()):
+                    if _is_of(process, f"{folder}/"):
                         if ending.kill([process]):  # one that still runs may write into the folder
                             raise TimeoutError(f"process {process.pid} does not end")
                         removed.append(f"process {process.pid} of a run whose orchestrator was killed")
             shutil.rmtree(folder)
             removed.append(f"folder {folder} of a run whose orchestrator was killed")
     return removed
+
+
+def _is_of(process: psutil.Process, start: str) -> bool:
+    """Whether the process is a launcher, or has an environment, that names something in this folder."""
+    if (leftovers.mark_of(process.cmdline()) or "").startswith(start):
+        return True
+    return any(value.startswith(start) for value in process.environ().values())
 
 
 def own(folder: Path) -> TextIO:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from queue import Queue
 
 from monitor.runtime.base import Lines, Output
+from node.signature import ForgedError, Verifier
 from trainer.events import LINE_BYTES
 from trainer.spec import RunSpec
 
@@ -35,27 +36,46 @@ def budget_of(spec: RunSpec) -> Budget:
 
 
 class RankOutput:
-    """Bytes of a rank's two streams in, Output for the supervisor out. Past the budget all is dropped."""
+    """Bytes of a rank's two streams in, Output for the supervisor out. Past the budget all is dropped.
 
-    def __init__(self, rank: int, output: Queue[Output], budget: Budget):
-        self._rank, self._output, self._budget = rank, output, budget
+    `key`: of its launcher, whose lines on the rank's standard output it signs.
+    """
+
+    def __init__(self, rank: int, output: Queue[Output], key: str, budget: Budget = SHORT_RUN):
+        self.rank, self._output, self._budget = rank, output, budget
+        self._verifier = Verifier(key)
         self._lines = {name: Lines(LINE_BYTES) for name in STREAMS}
         self._bytes = self._count = 0
         self._spent = False
 
     def feed(self, stream: str, data: bytes) -> None:
-        """Pass on the lines that this piece completes, or the breach of the budget, once."""
+        """Pass on the lines that this piece completes, or the first breach, after which nothing comes."""
         if self._spent:
             return
         lines = self._lines[stream].feed(data)
         self._bytes += len(data)
         self._count += len(lines)
-        breach = self._breach(stream)
-        for line in lines if breach is None else ():
-            self._output.put(Output(self._rank, stream, line))
-        if breach:
-            self._spent = True
-            self._output.put(Output(self._rank, stream, "", breach))
+        if breach := self._breach(stream):
+            self._end_with(stream, breach)
+        self._pass_on(stream, lines)
+
+    def _pass_on(self, stream: str, lines: list[str]) -> None:
+        for line in lines:
+            if self._spent:
+                return
+            try:
+                text = self._verifier.text(line) if stream == "stdout" else None
+            except ForgedError as error:
+                self._end_with(stream, str(error))
+            else:
+                if text is not None:
+                    self._output.put(Output(self.rank, "launcher", text))
+                elif line or stream == "stderr":  # a launcher ends what its rank may have left open
+                    self._output.put(Output(self.rank, stream, line))
+
+    def _end_with(self, stream: str, breach: str) -> None:
+        self._spent = True
+        self._output.put(Output(self.rank, stream, "", breach))
 
     def _breach(self, stream: str) -> str | None:
         if self._bytes > self._budget.bytes:
@@ -66,7 +86,8 @@ class RankOutput:
             return f"it sent a line of more than {LINE_BYTES} bytes"
         return None
 
-    def end(self, stream: str) -> None:
-        """Pass on the last line, when it had no end."""
-        for line in () if self._spent else self._lines[stream].end():
-            self._output.put(Output(self._rank, stream, line))
+    def end(self) -> None:
+        """Both streams have ended: pass on their last lines, when those had no end, and say so."""
+        for stream in STREAMS:
+            self._pass_on(stream, self._lines[stream].end())
+        self._output.put(Output(self.rank, "stdout", None))

@@ -43,6 +43,38 @@ def test_a_node_that_goes_away_is_waited_for_and_the_weights_are_an_undisturbed_
     wait_until(lambda: healthy(cluster.node(1)), 60)
 
 
+STRAY = """
+import os, sys
+hold = "import fcntl, time; lock = open('/run/syncbed/lock', 'a+'); fcntl.flock(lock, fcntl.LOCK_EX); time.sleep(600)"
+if os.fork() == 0:
+    os.setsid()
+    os.execve(sys.executable, ["python", "-c", hold], {})
+"""
+HOLDER = "from node.lock import lock_holder; print(lock_holder())"
+LOOK = """
+launcher=$(grep -lz '^node.launcher$' /proc/[0-9]*/cmdline | head -1 | cut -d/ -f3)
+echo launcher $launcher
+for file in environ maps mem fd/0 fd/1; do (: </proc/$launcher/$file) 2>/dev/null && echo $file; done
+ls /proc/$launcher/fd 2>/dev/null || true
+"""
+DUMPABLE = "import ctypes; print(ctypes.CDLL(None).prctl(3))"  # PR_GET_DUMPABLE of prctl(2)
+
+
+def test_a_nodes_user_neither_holds_its_node_nor_speaks_as_its_launcher(cluster, tmp_path):
+    node = cluster.node(0)
+    assert node.exec_run(["python", "-c", STRAY]).exit_code == 0
+    wait_until(lambda: said(node, "python", "-c", HOLDER) != "None\n")
+    run = start(cluster, tmp_path, **SMALL | LONG)
+    run.wait_for("step")
+    word, launcher, *seen = said(node, "sh", "-c", LOOK).split()
+    assert (word, launcher.isdigit(), seen) == ("launcher", True, [])
+    assert (said(node, "python", "-c", DUMPABLE), said(node, "hidden-python", "-c", DUMPABLE)) == ("1\n", "0\n")
+    run.process.send_signal(signal.SIGINT)
+    code, out = run.finish()
+    assert (code, run.result()["error"]["kind"]) == (1, "interrupted"), out
+    nothing_left(cluster)
+
+
 def test_a_closed_terminal_ends_the_run_in_order(cluster, tmp_path):
     run = start(cluster, tmp_path, **SMALL | LONG)
     run.wait_for("step")

@@ -137,15 +137,18 @@ def test_any_one_file_may_be_missing_or_broken(tmp_path, name, text):
 
 
 @pytest.mark.parametrize(
-    ("error", "state", "files"),
+    ("error", "state", "is_ours", "files"),
     [
-        (PermissionError, "S", None),  # another user's: what the others have is not the node's
-        (PermissionError, "Z", 2 + 4),  # it has ended, and the kernel says it is root's
-        (ProcessLookupError, "S", 2 + 4),
+        (PermissionError, "S", False, None),  # another user's: what the others have is not the node's
+        (PermissionError, "S", True, 2 + 4),  # it hides, as launchers do
+        (PermissionError, "Z", False, 2 + 4),  # it has ended, and the kernel says it is root's
+        (ProcessLookupError, "S", False, 2 + 4),
     ],
 )
-def test_open_files_of_a_process_that_does_not_show_them(tmp_path, monkeypatch, error, state, files):
+def test_open_files_of_a_process_that_does_not_show_them(tmp_path, monkeypatch, error, state, is_ours, files):
     shutil.copytree(FIXTURES / "cgroup-v2/container", tmp_path / "here")
+    user = os.geteuid() if is_ours else os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: user)
     (tmp_path / "here/proc/7/stat").write_text(f"7 (a ) name) {state} 1 7 7 0")
 
     def listdir(path, real=os.listdir):

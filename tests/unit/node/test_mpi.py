@@ -8,10 +8,12 @@ import sys
 import psutil
 import pytest
 from orchestrator import processes_of, wait_until
+from signed import KEY, next_event
 
 from monitor.runtime.local import _environment
 from node import ending, mpi
 from node.ending import ended
+from node.leftovers import launcher_command
 from trainer import events
 from trainer.environment import EnvironmentFault
 from trainer.wire.mpi import Mpi
@@ -38,21 +40,31 @@ SLEEP = "time.sleep(600)"
 LATE = "\nif rank == 1:\n    time.sleep(600)\n"
 
 
+# A launcher to which Python is MPICH's proxy.
+PYTHON_AS_PROXY = """
+import pathlib, sys
+from node import launcher, mpi
+mpi.proxy_program = lambda: pathlib.Path(sys.executable)
+sys.argv[1:] = ["run", "of a test"]
+sys.exit(launcher.main())
+"""
+
+
 class World:
     """A launcher per rank, each with a node of its own."""
 
     def __init__(self, folder, size, then, run="mpi-test"):
         self.folder, self.size, self.then, self.id = folder, size, then, f"{run}-{os.getpid()}-{folder.name}"
         self.launchers = [self.launch(0, {"world_size": size, "host": "127.0.0.1"})]
-        told = events.parse(self.launchers[0].stdout.readline())
+        told = next_event(self.launchers[0].stdout)
         assert isinstance(told, events.Proxies)
         self.launchers += [self.launch(rank, {"proxy": told.commands[rank]}) for rank in range(1, size)]
 
-    def launch(self, rank, mpi, argv=None):
+    def launch(self, rank, mpi, argv=None, program=None):
         own = {"RANK": str(rank), "WORLD_SIZE": str(self.size), "GLOO_SOCKET_IFNAME": "lo"}
-        who = {"run": self.id, "rank": rank, "local_rank": 0, "env": own, "mpi": mpi}
+        who = {"run": self.id, "key": KEY, "rank": rank, "local_rank": 0, "env": own, "mpi": mpi}
         process = subprocess.Popen(
-            [sys.executable, "-m", "node.launcher", "run"],
+            [sys.executable, "-c", program] if program else launcher_command(sys.executable, self.id),
             env=_environment() | {"SYNCBED_STATE": str(self.folder / str(rank))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -62,7 +74,7 @@ class World:
         who["argv"] = argv or [sys.executable, "-c", RANK + self.then]
         process.stdin.write(json.dumps(who) + "\n")
         process.stdin.flush()
-        assert isinstance(events.parse(process.stdout.readline()), events.Held)
+        assert isinstance(next_event(process.stdout), events.Held)
         return process
 
     def __enter__(self):
@@ -78,7 +90,7 @@ class World:
         return self.launchers[rank].stdout.readline().strip()
 
     def event(self, rank):
-        return events.parse(self.line(rank))
+        return next_event(self.launchers[rank].stdout)
 
     def named(self, name):
         return processes_of(self.id, name)
@@ -143,7 +155,8 @@ def test_an_orchestrator_that_dies_while_ranks_wait_for_each_other_leaves_nothin
 def test_the_word_kill_ends_a_launcher_that_has_no_rank_yet(tmp_path):
     with World(tmp_path, 1, SLEEP) as world:
         assert world.line(0) == "up"
-        world.launchers.append(world.launch(1, {"proxy": [sys.executable, "-c", "import time; time.sleep(600)"]}))
+        proxy = [sys.executable, "-c", "import time; time.sleep(600)"]
+        world.launchers.append(world.launch(1, {"proxy": proxy}, program=PYTHON_AS_PROXY))
         wait_until(lambda: psutil.Process(world.launchers[1].pid).children())
         world.launchers[1].stdin.write("KILL\n")
         world.launchers[1].stdin.flush()
@@ -152,10 +165,29 @@ def test_the_word_kill_ends_a_launcher_that_has_no_rank_yet(tmp_path):
 
 def test_a_proxy_that_ends_at_once_is_told(tmp_path):
     with World(tmp_path, 1, SLEEP) as world:
-        world.launchers.append(world.launch(1, {"proxy": ["true"]}))
+        world.launchers.append(world.launch(1, {"proxy": [str(mpi.proxy_program()), "--no-such-flag"]}))
         told = world.event(1)
         assert (told.kind, told.message) == ("own", "MPI's process manager ended before the rank was started")
         assert world.event(1).code == 1
+
+
+@pytest.mark.parametrize("place", ["other/bin/hydra_pmi_proxy", "link/hydra_pmi_proxy", "hydra_pmi_proxy"])
+def test_only_the_proxy_of_this_nodes_mpich_is_run(tmp_path, place):
+    """The command line comes from rank 0's node."""
+    (tmp_path / "other/bin").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "other/bin")
+    program = tmp_path / "other/bin/hydra_pmi_proxy"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    program.chmod(0o755)
+    with World(tmp_path, 1, SLEEP) as world:
+        assert world.line(0) == "up"
+        word = str(tmp_path / place) if "/" in place else place
+        world.launchers.append(world.launch(1, {"proxy": [word]}))
+        told = world.event(1)
+        ours = f"{mpi.proxy_program()}, the one proxy of MPI that is run here"
+        assert (told.kind, told.message) == ("own", f"{word!r} is not {ours}")
+        assert world.event(1).code == 1
+        assert not (tmp_path / "ran").exists()
 
 
 PROXY = """
@@ -170,7 +202,8 @@ time.sleep(600)
 def test_when_the_launcher_of_a_failed_rank_ends_all_of_the_manager_has_ended(tmp_path):
     with World(tmp_path, 1, SLEEP) as world:
         assert world.line(0) == "up"
-        world.launchers.append(world.launch(1, {"proxy": [sys.executable, "-c", PROXY]}, ["false"]))
+        proxy = [sys.executable, "-c", PROXY]
+        world.launchers.append(world.launch(1, {"proxy": proxy}, ["false"], PYTHON_AS_PROXY))
         assert world.launchers[1].wait(30) == 1
         left = world.named("sleep")
         ending.kill(left)

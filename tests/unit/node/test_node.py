@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from dataclasses import replace
 from itertools import chain
@@ -14,10 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 from orchestrator import wait_until
+from signed import KEY, event_of, next_event
 
 from monitor.runtime.local import _environment
 from node import cgroup, facts, launcher, leftovers, lock
 from node.ending import ended
+from node.leftovers import launcher_command
 from trainer import events
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
@@ -30,31 +33,29 @@ def launch(
     rank=2,
     env=None,
     local_rank=0,
-    launcher="of a test",
-    program=("-m", "node.launcher", "run"),
+    program=None,
     **more,
 ):
     process = subprocess.Popen(
-        [sys.executable, *program],
-        env=_environment() | {"SYNCBED_STATE": str(state), leftovers.LAUNCHER: launcher},
+        [sys.executable, "-c", program] if program else launcher_command(sys.executable, run),
+        env=_environment() | {"SYNCBED_STATE": str(state)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
-    process.stdin.write(
-        json.dumps({"run": run, "rank": rank, "local_rank": local_rank, "argv": argv, "env": env or {}} | more) + "\n"
-    )
+    request = {"run": run, "key": KEY, "rank": rank, "local_rank": local_rank, "argv": argv, "env": env or {}}
+    process.stdin.write(json.dumps(request | more) + "\n")
     process.stdin.flush()
     return process
 
 
 def is_up(process):
     """Its node is held, and its rank runs SLEEP."""
-    return isinstance(events.parse(process.stdout.readline()), events.Held) and process.stdout.readline() == "up\n"
+    return isinstance(next_event(process.stdout), events.Held) and process.stdout.readline() == "up\n"
 
 
 def last_event(process):
-    return events.parse(output(process).splitlines()[-1])
+    return event_of(output(process).splitlines()[-1])
 
 
 def output(process):
@@ -96,6 +97,55 @@ def test_the_request_reaches_the_rank(tmp_path):
     assert output(process).splitlines()[1] == f"run-1 y {tmp_path / 'metrics'}"
 
 
+def test_the_key_is_nowhere_but_in_the_memory_of_its_launcher(tmp_path):
+    show = "import os, sys; print(dict(os.environ), sys.argv, sorted(os.listdir('/proc/self/fd')), flush=True)"
+    process = launch(tmp_path, [sys.executable, "-c", f"{show}; import time; time.sleep(600)"])
+    assert isinstance(next_event(process.stdout), events.Held)
+    seen = process.stdout.readline()
+    assert "'SYNCBED_RUN_ID': 'run-1'" in seen and KEY not in seen
+    assert seen.endswith("['0', '1', '2', '3']\n")  # the last is that of the list
+    launcher = psutil.Process(process.pid)
+    assert KEY not in f"{launcher.cmdline()} {launcher.environ()}"
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and KEY in path.read_text()]
+    process.stdin.close()
+    assert process.wait(30) == 1
+
+
+# A launcher of a user that is not root, as in a container: its descriptors are that user's too.
+AS_NOBODY = """
+import ctypes, os, sys
+import psutil
+from node import ending, launcher
+if os.getuid() == 0:
+    for descriptor in (0, 1):
+        os.fchown(descriptor, 65534, 65534)
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    ctypes.CDLL(None).prctl(launcher.PR_SET_DUMPABLE, 1)  # a change of user has hidden it
+{change}
+sys.argv[1:] = ["run", "of a test"]
+sys.exit(launcher.main())
+"""
+FILES = ("environ", "maps", "mem", "fd/0", "fd/1")
+LOOK = f"for file in {' '.join(FILES)}; do (: </proc/$PPID/$file) 2>/dev/null && echo $file; done; ls /proc/$PPID/fd"
+
+
+@pytest.mark.parametrize("is_hidden", [True, False])
+def test_a_rank_sees_neither_memory_nor_descriptors_nor_environment_of_its_launcher(is_hidden):
+    """Unless the launcher does not hide: this test can fail."""
+    change = "" if is_hidden else "launcher.hide = lambda: None"
+    with tempfile.TemporaryDirectory() as state:  # not in tmp_path, which is root's
+        Path(state).chmod(0o777)
+        process = launch(state, ["sh", "-c", LOOK], program=AS_NOBODY.format(change=change))
+        held, *seen, last = filter(None, output(process).splitlines())
+    assert isinstance(event_of(held), events.Held) and isinstance(event_of(last), events.Exited)
+    if is_hidden:
+        assert seen == []
+    else:
+        assert {*seen} >= {*FILES, "0", "1", "2"} - {"mem"}  # which Yama may forbid: ptrace(2)
+
+
 @pytest.mark.parametrize("word", ["TERM", "KILL"])
 def test_words_become_signals(tmp_path, word):
     process = launch(tmp_path, SLEEP)
@@ -119,7 +169,7 @@ def test_a_rank_is_frozen_and_goes_on_by_words(tmp_path):
 
 def test_before_there_is_a_rank_a_freeze_is_for_nobody(tmp_path):
     process = launch(tmp_path, SLEEP, wait=True)
-    assert isinstance(events.parse(process.stdout.readline()), events.Held)
+    assert isinstance(next_event(process.stdout), events.Held)
     process.stdin.write("STOP\nGO\n")
     process.stdin.flush()
     assert process.stdout.readline() == "up\n"
@@ -153,8 +203,8 @@ from node import launcher
 launcher._die_with = lambda parent: os.kill(os.getpid(), signal.SIGSTOP)
 launcher.run(json.loads(sys.stdin.readline()))
 """
-    process = launch(tmp_path, SLEEP, program=("-c", held_up))
-    assert isinstance(events.parse(process.stdout.readline()), events.Held)
+    process = launch(tmp_path, SLEEP, program=held_up)
+    assert isinstance(next_event(process.stdout), events.Held)
     launcher = psutil.Process(process.pid)
     wait_until(lambda: [c for c in launcher.children() if c.status() == psutil.STATUS_STOPPED])
     (child,) = launcher.children()
@@ -201,8 +251,8 @@ def test_who_looks_whether_a_node_is_held_does_not_refuse_a_run(tmp_path, monkey
 def test_a_launcher_that_does_not_listen_is_ended_with_its_rank_and_no_other_run_is(tmp_path):
     """Stopped, it would hold its node for ever."""
 
-    def launched(run):
-        process = launch(tmp_path / run, SLEEP, run, launcher=f"{tmp_path}/{run}")  # of no other session's tests
+    def launched(name):
+        process = launch(tmp_path / name, SLEEP, run=f"{tmp_path}/{name}")  # of no other session's tests
         assert is_up(process)
         return process, psutil.Process(process.pid).children()[0]
 
@@ -238,6 +288,55 @@ def test_the_figures_of_an_earlier_run_are_gone(tmp_path):
         tmp_path, [sys.executable, "-c", "import os; print(os.listdir(os.environ['PROMETHEUS_MULTIPROC_DIR']))"]
     )
     assert output(process).splitlines()[1] == "[]"
+
+
+def put(kind, place, elsewhere):
+    """Leave something else of this kind in the place of a node's lock, or of its folder of metrics."""
+    match kind:
+        case "link":
+            place.symlink_to(elsewhere)
+        case "pipe":
+            os.mkfifo(place)
+        case "folder":
+            (place / "inner").mkdir(parents=True)
+        case "file":
+            place.write_text("x")
+        case "long":
+            place.write_bytes(b"\xff" * 1_000_000)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "long"])
+def test_what_a_rank_leaves_in_the_place_of_the_lock_stops_no_run(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(lock, "STATE", tmp_path)
+    with (tmp_path / "elsewhere").open("w") as held:  # a file that somebody holds for good
+        fcntl.flock(held, fcntl.LOCK_EX)
+        put(kind, tmp_path / "lock", tmp_path / "elsewhere")
+        assert lock.lock_holder() is None
+        with lock.take_lock("run-1"):
+            assert lock.lock_holder() == "run-1"
+            assert lock.take_lock("run-2") is None
+        assert lock.lock_holder() is None
+    assert (tmp_path / "elsewhere").read_text() == ""
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "file"])
+def test_what_a_rank_leaves_in_the_place_of_the_figures_stops_no_run(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(lock, "STATE", tmp_path / "state")
+    (tmp_path / "state").mkdir()
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").write_text("kept")
+    metrics = tmp_path / "state" / "metrics"
+    put(kind, metrics, tmp_path / "kept")
+    with lock.take_lock("run-1", metrics):
+        assert (metrics.is_symlink(), list(metrics.iterdir())) == (False, [])
+    assert (tmp_path / "kept" / "file").read_text() == "kept"
+
+
+def test_the_holders_name_is_bounded_and_text(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "STATE", tmp_path)
+    with lock.take_lock("run-1"):
+        put("long", tmp_path / "lock", None)
+        assert lock.lock_holder() == "\ufffd" * lock.MOST
 
 
 def test_leftovers_are_this_nodes_ranks_and_no_others(tmp_path, monkeypatch):
@@ -304,7 +403,7 @@ def test_the_free_port_is_not_one_that_is_taken(monkeypatch):
 def test_a_rank_that_is_told_to_wait_starts_on_go(tmp_path):
     argv = [sys.executable, "-c", f"open({str(tmp_path / 'started')!r}, 'w')"]
     process = launch(tmp_path, argv, wait=True)
-    assert isinstance(events.parse(process.stdout.readline()), events.Held)
+    assert isinstance(next_event(process.stdout), events.Held)
     assert psutil.Process(process.pid).children() == []
     assert not (tmp_path / "started").exists()
     process.stdin.write("GO\n")
@@ -316,7 +415,7 @@ def test_a_rank_that_is_told_to_wait_starts_on_go(tmp_path):
 @pytest.mark.parametrize("last_word", ["", "TERM\n", "KILL\n"])
 def test_a_launcher_that_waits_ends_when_it_is_told_or_left_alone(tmp_path, last_word):
     process = launch(tmp_path, SLEEP, wait=True)
-    assert isinstance(events.parse(process.stdout.readline()), events.Held)
+    assert isinstance(next_event(process.stdout), events.Held)
     process.stdin.write(last_word)
     process.stdin.flush()
     if not last_word:
@@ -326,14 +425,14 @@ def test_a_launcher_that_waits_ends_when_it_is_told_or_left_alone(tmp_path, last
 
 IMPATIENT = (
     "import sys; from node import launcher, limits; limits.SECONDS = 0; "
-    "sys.argv[1:] = ['run']; sys.exit(launcher.main())"
+    "sys.argv[1:] = ['run', 'of a test']; sys.exit(launcher.main())"
 )
 
 
 def test_a_rank_is_not_started_where_its_limits_are_not_in_force(tmp_path):
     asked = {"cpus": 0.123, "memory_bytes": None}
-    process = launch(tmp_path, SLEEP, program=("-c", IMPATIENT), limits=asked)
-    held, failed = map(events.parse, output(process).splitlines())
+    process = launch(tmp_path, SLEEP, program=IMPATIENT, limits=asked)
+    held, failed = map(event_of, filter(None, output(process).splitlines()))
     assert isinstance(held, events.Held)
     assert (failed.kind, failed.rank, process.returncode) == ("own", 2, 1)
     assert failed.message.startswith("CPUS=0.123 was asked for, ")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
-from scripted import ScriptedRuntime, exited, finished, no_waiting, proxies, ready, step
+from scripted import ScriptedRuntime, exited, finished, no_waiting, output_of, proxies, ready, step
 
 from monitor.errors import UserError
 from monitor.interrupt import Stop
@@ -37,16 +37,14 @@ def checkpoint(number, path=None, rank=0):
 
 
 class Said(ScriptedRuntime):
-    """Scripts may hold lines as they are."""
+    """`after`: what comes on a rank's stream then; events are said by those who say such events, lines by the rank."""
 
     def start(self, job, seat, output):
         handle = super().start(job, seat, output)
         for item in self.after.get(seat.rank, ()):
-            if isinstance(item, Output):
-                output.put(item)
-                continue
-            line = item if isinstance(item, str) else events.to_line(item)
-            output.put(Output(seat.rank, "stdout", line))
+            if isinstance(item, str):
+                item = Output(seat.rank, "stdout", item)
+            output.put(item if isinstance(item, Output) else output_of(seat.rank, item))
         return handle
 
 
@@ -220,11 +218,51 @@ FAULT = events.Fault(rank=0, fault="kill:0@1", moment="begin", step=1, seconds=0
 
 @pytest.mark.parametrize("event", [RESTART, FAULT])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_orchestrators_events_are_its_own(tmp_path, event, rank):
-    run, result = end_of(tmp_path, [replace(event, rank=rank)], rank)
+@pytest.mark.parametrize("speaker", ["stdout", "launcher"])
+def test_the_orchestrators_events_are_its_own(tmp_path, event, rank, speaker):
+    said = Output(rank, speaker, events.to_line(replace(event, rank=rank)))
+    run, result = end_of(tmp_path, [said], rank)
     kind = type(event).__name__.lower()
     check_blame(run, result, rank, f"it sent the event {kind}, which the orchestrator alone writes")
     assert result.restarts == []
+
+
+LAUNCHERS = [events.Held(rank=0), events.Busy(rank=0, run="x"), exited(0), exited(0, None, "SIGKILL"), proxies(2)]
+
+
+@pytest.mark.parametrize("event", LAUNCHERS)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_launchers_events_are_its_own(tmp_path, event, rank):
+    run, result = end_of(tmp_path, [events.to_line(replace(event, rank=rank))], rank)
+    kind = type(event).__name__.lower()
+    check_blame(run, result, rank, f"it sent the event {kind}, which its launcher alone sends")
+
+
+def test_proxies_are_a_launchers_with_mpi_too(tmp_path):
+    run, result = end_of(tmp_path, [events.to_line(proxies(2))], sync="psgd", transport="mpi")
+    check_blame(run, result, 0, "it sent the event proxies, which its launcher alone sends")
+    assert sorted(run.runtime.handles) == [0] and run.recovery.supervisor.job.proxies == ()
+
+
+@pytest.mark.parametrize("event", [events.Busy(rank=0, run="x"), events.Held(rank=0)])
+def test_the_first_line_is_no_launchers_where_the_rank_sends_it(tmp_path, event):
+    stream = RankStream(SPEC, 0)
+    with pytest.raises(events.EventFault, match="which its launcher alone sends"):
+        stream.event(Output(0, "stdout", events.to_line(event)))
+    assert stream.event(Output(0, "launcher", events.to_line(event))) == event
+
+
+@pytest.mark.parametrize("event", [step(0, 4), ready(0), checkpoint(3), finished(0)[2]])
+def test_a_ranks_events_are_its_own(tmp_path, event):
+    run, result = end_of(tmp_path, [Output(0, "launcher", events.to_line(event))])
+    kind = type(event).__name__.lower()
+    check_blame(run, result, 0, f"its launcher sent the event {kind}, which the rank alone sends")
+
+
+def test_an_event_on_standard_error_is_text(tmp_path):
+    run, _ = end_of(tmp_path, [Output(1, "stderr", events.to_line(events.Busy(rank=1, run="x")))], 1)
+    assert "busy" in run.recovery.supervisor.ranks[1].tail[-1]
+    assert run.recovery.supervisor.ranks[1].breach is None
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -289,7 +327,7 @@ def test_proxies_are_of_mpi_and_of_rank_0(tmp_path):
     assert result.error.kind == "error"
     stream = RankStream(RunSpec(nodes=2, batch=8, sync="psgd", transport="mpi"), 1)
     with pytest.raises(events.EventFault, match="rank 0's launcher alone"):
-        stream.event(events.to_line(replace(proxies(2), rank=1)))
+        stream.event(Output(1, "launcher", events.to_line(replace(proxies(2), rank=1))))
 
 
 @pytest.mark.parametrize("matrix, classes", [([[1]], []), ([[1, 2], [3]], ["a", "b"]), ([], ["a"]), ([[]], ["a"])])

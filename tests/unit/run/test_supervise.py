@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from scripted import ScriptedRuntime, exited, failed, finished, no_waiting, proxies, ready, step, supervise
+from signed import KEY
 
 from monitor.errors import UserError
 from monitor.interrupt import Stop
@@ -138,7 +139,7 @@ def test_with_mpi_the_others_start_once_rank_0_has_told_the_proxies(nodes):
 
     class Asked(ScriptedRuntime):
         def start(self, job, seat, said):
-            asked.append(json.loads(job.request(seat, "python", MASTER_ADDR="trainer-0"))["mpi"])
+            asked.append(json.loads(job.request(seat, KEY, "python", MASTER_ADDR="trainer-0"))["mpi"])
             return super().start(job, seat, said)
 
     runtime = Asked([[told, *finished(0)], *(finished(rank) for rank in range(1, nodes))])

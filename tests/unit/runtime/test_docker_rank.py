@@ -7,11 +7,13 @@ from types import SimpleNamespace
 
 import docker
 import pytest
+from signed import KEY
 
 from monitor.errors import UserError
 from monitor.runtime import docker_rank
 from monitor.runtime.docker import DockerRuntime
 from monitor.runtime.docker_rank import DockerRank, Execution
+from monitor.runtime.streams import RankOutput
 
 
 class Calls(list):
@@ -24,7 +26,7 @@ def attached():
     """A handle, what it says, the engine's side of its stream, and the calls to its execution."""
     ours, engines = socket.socketpair()
     said, calls = Queue(), Calls()
-    yield DockerRank(ours, b"{}\n", 0, said, calls), said, engines, calls
+    yield DockerRank(ours, b"{}\n", RankOutput(0, said, KEY), calls), said, engines, calls
     engines.close()
 
 

@@ -14,14 +14,18 @@ from queue import Queue
 import psutil
 import pytest
 from process_ids import in_place_of_another, needs_root
+from signed import KEY
 
 from monitor.conditions.conditions import Conditions
 from monitor.runtime.choice import Place, choose
 from monitor.runtime.docker import DockerRuntime
 from monitor.runtime.local import LocalRank, LocalRuntime, _environment
 from monitor.runtime.ownership import OWNER, STATE_PREFIX, sweep
+from monitor.runtime.streams import RankOutput
 from node import ending
 from node.ending import ended
+from node.leftovers import launcher_command
+from trainer import events
 from trainer.spec import RunSpec
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
@@ -38,20 +42,25 @@ def launched(tmp_path):
         yield made
 
 
-@contextmanager
-def launch(tmp_path, argv):
+def started(tmp_path, argv):
+    """A launcher, its handle, and the queue of what it and its rank say."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "node.launcher", "run"],
+        launcher_command(sys.executable, str(tmp_path)),
         env=_environment() | {"SYNCBED_STATE": str(tmp_path)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    request = {"run": "r", "rank": 0, "local_rank": 0, "argv": argv, "env": {}}
+    request = {"run": "r", "key": KEY, "rank": 0, "local_rank": 0, "argv": argv, "env": {}}
     process.stdin.write(json.dumps(request).encode() + b"\n")
     process.stdin.flush()
     said = Queue()
-    handle = LocalRank(process, 0, said)
+    return process, LocalRank(process, RankOutput(0, said, KEY)), said
+
+
+@contextmanager
+def launch(tmp_path, argv):
+    process, handle, said = started(tmp_path, argv)
     try:
         while said.get(timeout=60).line != "up":
             pass
@@ -140,6 +149,19 @@ def _orphaned(tmp_path: Path, monkeypatch) -> Path:
     return folder
 
 
+def test_what_a_rank_says_as_its_launcher_is_known_as_the_ranks(tmp_path):
+    forged = events.to_line(events.Exited(rank=0, code=0, signal=None, out_of_memory=False))
+    process, handle, said = started(tmp_path, [sys.executable, "-c", f"print({forged!r}); print('open', end='')"])
+    found = []
+    while (output := said.get(timeout=60)).line is not None:
+        found.append((output.stream, output.line))
+    handle.close()
+    assert [stream for stream, _ in found] == ["launcher", "stdout", "stdout", "launcher"]
+    assert [line for _, line in found[1:3]] == [forged, "open"]
+    assert [type(events.parse(found[i][1])) for i in (0, 3)] == [events.Held, events.Exited]
+    assert process.returncode == 0
+
+
 @needs_root
 def test_what_was_left_is_removed_under_a_process_id_that_was_used_before(tmp_path, monkeypatch):
     folder = _orphaned(tmp_path, monkeypatch)
@@ -156,6 +178,26 @@ def _left(tmp_path: Path, monkeypatch) -> tuple[Path, subprocess.Popen]:
     """Such a folder, and a process of that orchestrator's run."""
     folder = _orphaned(tmp_path, monkeypatch)
     return folder, subprocess.Popen(["sleep", "600"], env={**os.environ, "SYNCBED_STATE": f"{folder}/0"})
+
+
+def test_a_launcher_that_was_left_is_found_though_it_hides_its_environment(tmp_path, monkeypatch):
+    folder = _orphaned(tmp_path, monkeypatch)
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    launcher, reader = (subprocess.Popen([*sleep, *words]) for words in ([], [f"{folder}/0/lock"]))
+    show, command = psutil.Process.cmdline, launcher_command("python", f"{folder}/0")
+    monkeypatch.setattr(psutil.Process, "cmdline", lambda p: command if p.pid == launcher.pid else show(p))
+
+    def environ(process):
+        raise psutil.AccessDenied(process.pid)
+
+    monkeypatch.setattr(psutil.Process, "environ", environ)
+    try:
+        assert sweep()[0] == f"process {launcher.pid} of a run whose orchestrator was killed"
+        assert reader.poll() is None
+    finally:
+        for process in (launcher, reader):
+            process.kill()
+            process.wait()
 
 
 def test_what_was_left_has_ended_before_its_folder_goes(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ from queue import Queue
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from signed import KEY
 
 from monitor.runtime.base import Lines, Output
 from monitor.runtime.streams import SHORT_RUN, Budget, RankOutput, budget_of
@@ -14,12 +15,15 @@ from trainer.spec import RunSpec
 
 
 def outputs(pieces, budget=SHORT_RUN, stream="stdout"):
+    """What comes of these pieces, but for the end."""
     queue = Queue()
-    rank = RankOutput(3, queue, budget)
+    rank = RankOutput(3, queue, KEY, budget)
     for piece in pieces:
         rank.feed(stream, piece)
-    rank.end(stream)
-    return list(queue.queue)
+    rank.end()
+    *found, last = queue.queue
+    assert last == Output(3, "stdout", None)
+    return found
 
 
 @given(st.lists(st.binary(max_size=20) | st.sampled_from(["ü".encode()[:1], "ü".encode()[1:], b"\n"]), max_size=20))
@@ -37,7 +41,7 @@ def test_bytes_without_a_newline_take_no_time_and_are_a_breach():
     assert found == [Output(3, "stdout", "", f"it sent a line of more than {LINE_BYTES} bytes")]
 
 
-@pytest.mark.parametrize("size", [LINE_BYTES, LINE_BYTES - 1, 0])
+@pytest.mark.parametrize("size", [LINE_BYTES, LINE_BYTES - 1, 1])
 def test_a_line_as_long_as_allowed_is_passed_on(size):
     assert [len(output.line) for output in outputs([b"x" * size + b"\n"])] == [size]
 

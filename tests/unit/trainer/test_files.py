@@ -246,6 +246,24 @@ def test_a_lock_follows_no_link_and_needs_its_folder(path, tmp_path):
         is_locked(tmp_path / "none")
 
 
+@pytest.mark.parametrize("kind", ["link", "dangling", "folder", "pipe"])
+def test_only_a_plain_file_is_looked_at_for_a_lock(path, tmp_path, kind):
+    """A link may point to a file that somebody holds for good. A pipe would keep whoever looks waiting."""
+    place = tmp_path / "lock"
+    match kind:
+        case "link":
+            place.symlink_to(path)
+        case "dangling":
+            place.symlink_to(tmp_path / "none")
+        case "folder":
+            place.mkdir()
+        case "pipe":
+            os.mkfifo(place)
+    with lock(path), pytest.raises(OSError, match=r"lock|directory"):
+        is_locked(place)
+    assert not (tmp_path / "none").exists()
+
+
 def test_an_error_while_waiting_leaves_nothing_open(path):
     def refuse():
         raise KeyboardInterrupt
