@@ -36,6 +36,7 @@ from monitor.runtime.streams import RankOutput, budget_of
 from node.leftovers import launcher_command
 from node.limits import Limits
 from node.signature import new_key
+from node.warm import warm_command
 from trainer.checkpoint_folder import COMPLETE
 from trainer.layout import Seat
 from trainer.spec import RunSpec
@@ -115,6 +116,13 @@ class DockerRuntime(Runtime):
         self._set_conditions(nodes, facts, conditions)
         self._port = facts[0]["free_port"]
         self._data_present = set.intersection(*(set(fact["data"]) for fact in facts))
+        self._warm_up([node for node, fact in zip(nodes, facts, strict=True) if not fact["warm"]])
+
+    def _warm_up(self, nodes: list[Container]) -> None:
+        """Start the process that forks ranks in nodes that have none (node/warm.py): it imports torch for all runs."""
+        with sdk.guard():
+            for node in nodes:
+                node.exec_run(warm_command(HIDDEN_PYTHON), detach=True)
 
     def _set_conditions(self, nodes: list[Container], facts: list[NodeFacts], conditions: Conditions) -> None:
         """Work out what each node is to be held to. Raises UserError for what these nodes cannot have."""
