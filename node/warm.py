@@ -16,6 +16,7 @@ The process is hidden from its user, as launchers are: a rank can neither look i
 import array
 import contextlib
 import gc
+import importlib
 import json
 import os
 import selectors
@@ -255,7 +256,8 @@ def warm_up() -> None:
     """Import what each rank imports, but for what reads a rank's environment when it is imported."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # its threads would not be in a fork
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # as trainer/environment.py settles it
-
+    for module in ("trainer.__main__", "trainer.run.loop", "trainer.wire.collectives", "trainer.servers.server"):
+        importlib.import_module(module)
     gc.collect()
     gc.disable()
     gc.freeze()  # collections in a fork would copy the pages of all that is here
