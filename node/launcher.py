@@ -115,6 +115,8 @@ def run(request: Request) -> int:
     threading.Thread(target=process.obey, daemon=True).start()
     if request.get("wait"):
         process.go.wait()
+    if "limits" in request and (request["limits"]["memory_bytes"] or warm.LEAST_MEMORY) < warm.LEAST_MEMORY:
+        warm.end()  # all the memory is the rank's
     if problem := _problem(request):
         signer.write(Failed(rank=rank, kind="own", message=problem))
         return 1
@@ -187,8 +189,8 @@ class RankProcess:
 
     def start(self, argv: list[str], env: dict[str, str], **options: Any) -> None:
         """`options`: of subprocess.Popen."""
-        is_trainer = tuple(argv[1:]) == TRAINER and not options
-        process = (warm.start(env) if is_trainer else None) or _spawn(argv, env, **options)
+        is_usual = tuple(argv[1:]) == TRAINER and not options
+        process = (warm.start(env) if is_usual else None) or _spawn(argv, env, **options)
         with self._lock:  # never had where `send` is ending this process
             self._process = process
 

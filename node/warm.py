@@ -1,6 +1,6 @@
 """A process that has imported torch and forks ranks, so that the next run's ranks start at once.
 
-    python -m node.warm          in a node's container; the orchestrator starts it (detached) where there is none
+    python -m node.warm          in a node's container; the orchestrator starts it, detached
 
 Importing torch takes seconds of CPU. This process does it once per container, with one thread, and waits on a socket.
 A launcher sends it a rank's environment and its own standard output and error (SCM_RIGHTS, unix(7)); the fork becomes
@@ -24,7 +24,6 @@ import signal
 import socket
 import struct
 import sys
-import threading
 import traceback
 from pathlib import Path
 from typing import NoReturn
@@ -36,7 +35,7 @@ from node.strays import started_by_docker
 MODULE = "node.warm"
 SOCKET = STATE / "warm.sock"
 IDLE_SECONDS = 900.0
-CONNECT_SECONDS = 10.0  # until a process that was just started listens, which it does before it imports torch
+LEAST_MEMORY = 1 << 30  # bytes of a node that has one: it takes about 0.3 GiB with a CUDA build of torch
 MOST_REQUEST = 1 << 20
 PREFERRED_VICTIM = "500"  # of the kernel, should memory run out: the rank, not this process. proc(5), oom_score_adj
 _LENGTH = struct.Struct("!I")
@@ -84,16 +83,19 @@ def _connect() -> socket.socket | None:
     if not is_there():
         return None
     connection = socket.socket(socket.AF_UNIX)
-    for _ in range(int(CONNECT_SECONDS / 0.02)):
-        try:
-            connection.connect(str(SOCKET))
-            return connection
-        except (FileNotFoundError, ConnectionRefusedError):  # it was started a moment ago
-            threading.Event().wait(0.02)
-        except OSError:
-            break
-    connection.close()
-    return None
+    try:
+        connection.connect(str(SOCKET))
+    except OSError:  # it does not listen yet: the rank itself is as quick
+        connection.close()
+        return None
+    return connection
+
+
+def end() -> None:
+    """End it, where there is one: its memory is needed."""
+    for pid, _ in started_by_docker(MODULE):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _line(connection: socket.socket) -> bytes:
@@ -226,8 +228,8 @@ def become_rank(env: dict[str, str], descriptors: list[int], parent: int) -> NoR
         os.closerange(3, 1 << 16)
         os.environ.clear()
         os.environ.update(env)
-        Path("/proc/self/oom_score_adj").write_text(PREFERRED_VICTIM)
         show()  # as any other process of this user
+        Path("/proc/self/oom_score_adj").write_text(PREFERRED_VICTIM)
         sys.argv = ["trainer"]
         sys.stdout = os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
@@ -264,17 +266,16 @@ def warm_up() -> None:
 
 
 def main() -> int:
-    """Listen, then import: who connects meanwhile waits no longer than the import would take it."""
+    """Import, then listen."""
     hide()
     for pid, _ in started_by_docker(MODULE):
         if pid != os.getpid():
             os.kill(pid, signal.SIGKILL)  # a rank has stopped it, or it was started at the same moment
-    listener = listen()
     warm_up()
     if len(list(Path("/proc/self/task").iterdir())) > 1:
         print("warm: a library has started threads, which a fork would lack", file=sys.stderr)
         return 1
-    Server(listener).serve()
+    Server(listen()).serve()
     SOCKET.unlink(missing_ok=True)
     return 0
 

@@ -13,7 +13,7 @@ from monitor import checkout
 from monitor.cluster import mending
 from monitor.cluster.settings import DOWN_SETTINGS, LOG_SETTINGS, SETTINGS, SHM_BYTES, ClusterSettings
 from monitor.console import plain, say, tell_removed
-from monitor.engine import compose, container_limits, images, inspection, naming, sdk
+from monitor.engine import compose, container_limits, images, inspection, naming, sdk, warming
 from monitor.engine.alone import alone
 from monitor.engine.containers import (
     SERVICE_LABEL,
@@ -45,7 +45,7 @@ def up(settings: dict[str, str], args) -> int:
         addresses = urls(client, cluster.project)
     seconds = round(time.monotonic() - begin, 1)
     if args.json:
-        nodes = [{"name": name, **node} for name, node in facts.items()]
+        listed = [{"name": name, **node} for name, node in facts.items()]
         engine = {"engine": host["ServerVersion"], "compose": compose_version}
         print(json.dumps({"project": cluster.project, "nodes": nodes, "urls": addresses, "seconds": seconds} | engine))
         return 0

@@ -23,7 +23,7 @@ from monitor.conditions.conditions import Conditions
 from monitor.conditions.faults import Fault
 from monitor.conditions.links import Link
 from monitor.dashboards import render
-from monitor.engine import container_limits, containers, inspection, naming, sdk
+from monitor.engine import container_limits, containers, inspection, naming, sdk, warming
 from monitor.engine.inspection import NodeFacts
 from monitor.errors import Busy, NoEngine, RunFailed, UserError
 from monitor.metrics import prometheus
@@ -36,13 +36,11 @@ from monitor.runtime.streams import RankOutput, budget_of
 from node.leftovers import launcher_command
 from node.limits import Limits
 from node.signature import new_key
-from node.warm import warm_command
 from trainer.checkpoint_folder import COMPLETE
 from trainer.layout import Seat
 from trainer.spec import RunSpec
 
 NODE = "trainer-"
-HIDDEN_PYTHON = "hidden-python"  # of the node's image: the node's user cannot look into it
 POLL_SECONDS = 0.5  # between two looks at nodes that are to come back
 
 
@@ -116,13 +114,7 @@ class DockerRuntime(Runtime):
         self._set_conditions(nodes, facts, conditions)
         self._port = facts[0]["free_port"]
         self._data_present = set.intersection(*(set(fact["data"]) for fact in facts))
-        self._warm_up([node for node, fact in zip(nodes, facts, strict=True) if not fact["warm"]])
-
-    def _warm_up(self, nodes: list[Container]) -> None:
-        """Start the process that forks ranks in nodes that have none (node/warm.py): it imports torch for all runs."""
-        with sdk.guard():
-            for node in nodes:
-                node.exec_run(warm_command(HIDDEN_PYTHON), detach=True)
+        self._facts = dict(zip(nodes, facts, strict=True))
 
     def _set_conditions(self, nodes: list[Container], facts: list[NodeFacts], conditions: Conditions) -> None:
         """Work out what each node is to be held to. Raises UserError for what these nodes cannot have."""
@@ -183,7 +175,7 @@ class DockerRuntime(Runtime):
             SYNCBED_OUT=f"/runs/{job.run_id}",
             SYNCBED_RESUME=self._resume,
         )
-        command = launcher_command(HIDDEN_PYTHON, job.run_id)
+        command = launcher_command(warming.HIDDEN_PYTHON, job.run_id)
         container = self._containers[self.node_name(seat.node)]
         with sdk.guard():
             api = self._client.api
@@ -271,3 +263,5 @@ class DockerRuntime(Runtime):
             wires.take_back(self._client, shaped, self._project, nodes[0], job.run_id)
         with sdk.guard():
             nodes[0].exec_run(["rm", "-rf", f"/runs/{job.run_id}"])
+        if self._holding:
+            warming.warm_up(self._client, self._facts)  # for the next run
