@@ -42,10 +42,11 @@ def up(settings: dict[str, str], args) -> int:
         cluster = ClusterSettings.from_settings(settings, host["NCPU"], host["MemTotal"])
         _start(client, cluster)
         facts = _verify(client, cluster)
+        _warm_up(client, cluster.project, facts)
         addresses = urls(client, cluster.project)
     seconds = round(time.monotonic() - begin, 1)
     if args.json:
-        listed = [{"name": name, **node} for name, node in facts.items()]
+        nodes = [{"name": name, **node} for name, node in facts.items()]
         engine = {"engine": host["ServerVersion"], "compose": compose_version}
         print(json.dumps({"project": cluster.project, "nodes": nodes, "urls": addresses, "seconds": seconds} | engine))
         return 0
@@ -84,6 +85,12 @@ def _start(client: DockerClient, cluster: ClusterSettings) -> None:
     except UserError:
         _show_sick(client, cluster.project)
         raise
+
+
+def _warm_up(client: DockerClient, project: str, facts: dict[str, inspection.NodeFacts]) -> None:
+    """Let the nodes get ready for the first run."""
+    nodes = {container.labels[SERVICE_LABEL]: container for container in containers(client, project)}
+    warming.warm_up(client, {nodes[name]: fact for name, fact in facts.items()})
 
 
 def down(settings: dict[str, str], args) -> int:
