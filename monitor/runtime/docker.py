@@ -55,6 +55,7 @@ class DockerRuntime(Runtime):
         self._containers = containers
         self._port = 0
         self._data_present: set[str] = set()
+        self._facts: dict[Container, NodeFacts] = {}
         self._data = self._resume = ""
         self._holding = False  # whether the nodes are this run's
         self.default_nodes = len(containers)
