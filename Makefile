@@ -3,7 +3,7 @@
 # need no quoting beyond what the user's own shell asks for.
 
 .DEFAULT_GOAL := help
-COMMANDS := images data runs report export serve-stop rm check compare doctor clean logs show tensorboard prometheus-snapshot dashboards-check
+COMMANDS := images data runs watch report export serve-stop rm check compare doctor clean logs show tensorboard prometheus-snapshot dashboards-check
 TRAINING := run sweep reproduce serve
 TARGETS := help $(TRAINING) test chaos soak cluster-up cluster-down cluster-status torch lint lock $(COMMANDS)
 .PHONY: $(TARGETS)
@@ -69,6 +69,7 @@ cluster-status: .venv/.ready ## the nodes, their limits and the run on them
 
 tensorboard: .venv/.tensorboard
 show: ## one run's summary (RUN=latest)
+watch: ## the run that is on, live, in a browser (RUN=latest PORT=7007 PROJECT=)
 tensorboard: ## show what runs with TENSORBOARD=1 wrote, on 127.0.0.1 (PORT=6006 RUNS_DIR=runs)
 images: ## build or pull the cluster's images (BASE_IMAGE= WHEEL_INDEX= CA_BUNDLE=)
 data: ## fetch, check and prepare a data set (DATA=cifar10 DATA_DIR= MODEL=)

@@ -73,6 +73,12 @@ COMMANDS = {
         "one run's summary",
         "syncbed show latest",
     ),
+    "watch": Command(
+        "monitor.watch.command:command",
+        "monitor.watch.command:SETTINGS",
+        "show the run that is on, live, in a browser",
+        "syncbed watch",
+    ),
     "tensorboard": Command(
         "monitor.results.tensorboard:command",
         "monitor.results.tensorboard:SETTINGS",
@@ -159,4 +165,4 @@ COMMANDS = {
     ),
 }
 # Their first word may be a run's id: `syncbed show latest`.
-TAKES_A_RUN = {"show", "report", "export", "serve", "prometheus-snapshot"}
+TAKES_A_RUN = {"show", "watch", "report", "export", "serve", "prometheus-snapshot"}

@@ -1,8 +1,12 @@
 """A request that is refused: its HTTP status, TorchServe's name for the reason, and one line."""
 
-from collections.abc import Mapping
+from __future__ import annotations
 
-from starlette.responses import JSONResponse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the live page of a run answers by the same rules, without a server of models being installed
+    from starlette.responses import JSONResponse
 
 LEFT = 499  # as nginx counts requests whose client left before there was an answer
 
@@ -35,6 +39,8 @@ def answer(path: str, refused: Refused, headers: Mapping[str, str] | None = None
 
     `headers`: besides the refusal's own.
     """
+    from starlette.responses import JSONResponse
+
     if path.startswith("/v2"):
         content = {"error": refused.message}
     else:

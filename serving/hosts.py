@@ -17,10 +17,14 @@ _SENT_HERE = (b"same-origin", b"none")  # none: typed into the address bar
 
 
 class Hosts:
-    """The names that a server is known by: those of loopback, `names`, and the address that was connected to."""
+    """The names that a server is known by: those of loopback, `names`, and the address that was connected to.
 
-    def __init__(self, names: Iterable[str] = ()):
+    `more`: how to make another name known, for the refusal of one that is not.
+    """
+
+    def __init__(self, names: Iterable[str] = (), more: str = "; --name makes it known"):
         self._names = {name.lower() for name in (*LOOPBACK, *names)}
+        self._more = more
 
     def refusal(self, scope) -> Refused | None:
         """Why a request, an ASGI scope, is not answered; None where it is."""
@@ -37,7 +41,7 @@ class Hosts:
         if host is None and scope["http_version"] != "1.0":  # no browser speaks 1.0; images/http-ok.sh does
             return _misdirected("there is no Host")
         if host is not None and not self._knows(host.decode("latin-1").lower(), scope.get("server")):
-            return _misdirected(f"Host {host.decode('latin-1')[:100]!a} is not known; --name makes it known")
+            return _misdirected(f"Host {host.decode('latin-1')[:100]!a} is not known{self._more}")
         if site not in (None, *_SENT_HERE) or not _same(origin, host):
             return Refused(403, "ForbiddenException", "a page of another site sent this: use a program, such as curl")
         return None

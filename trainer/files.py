@@ -3,6 +3,7 @@
     with whole_file(path) as file:      # a new binary file beside `path`, moved into its place at the end
         file.write(b"...")
     write_whole(path, "text")           # the same for what is in memory
+    added_to(path)                      # a new file for lines that come one by one, each written at once
     with lock(path):                    # raises BlockingIOError while another process holds the lock
         ...
 
@@ -15,6 +16,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO, RawIOBase
 from pathlib import Path
 from typing import IO, BinaryIO, TextIO
 
@@ -61,6 +63,11 @@ def write_whole(path: Path, content: str | bytes, *, reserved: bool = False) -> 
     """Write text (as UTF-8) or bytes to `path`, as whole_file does. Raises OSError."""
     with whole_file(path, reserved=reserved) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def added_to(path: Path) -> RawIOBase:
+    """A new file, whose every `write` is at its end and at once, whoever else writes to it. Raises OSError."""
+    return FileIO(os.open(path, _NEW | os.O_APPEND, 0o666), "w")
 
 
 def reserve(path: Path, size: int) -> None:

@@ -147,17 +147,25 @@ def queries() -> Iterator[Query]:
     """Every query of every dashboard, those of annotations and variables included, as the dashboards' code has them."""
     for build in DASHBOARDS.values():
         board = build()
+        without = {}  # by variable: why there may be none of it
         for variable in board["templating"]["list"]:
             (metric,) = re.findall(r"^label_values\((\w+), \w+\)$", variable["definition"])
-            _, _, empty = variable["description"].partition(MAY_BE_EMPTY)
+            _, _, without[variable["name"]] = variable["description"].partition(MAY_BE_EMPTY)
+            empty = without[variable["name"]]
             yield Query(board["title"], f"variable {variable['name']}", variable["name"], metric, False, empty)
         for note in board["annotations"]["list"]:
-            yield Query(board["title"], f"annotation {note['name']}", note["titleFormat"], note["expr"], False, "")
+            empty = "".join(without[name] for name in variables(note["expr"]))
+            yield Query(board["title"], f"annotation {note['name']}", note["titleFormat"], note["expr"], False, empty)
         for panel in board["panels"]:
             _, _, empty = panel.get("description", "").partition(MAY_BE_EMPTY)
             for target in panel.get("targets", ()):
                 legend, expression, instant = (target[key] for key in ("legendFormat", "expr", "instant"))
                 yield Query(board["title"], panel["title"], legend, expression, instant, empty)
+
+
+def variables(expression: str) -> list[str]:
+    """The dashboard's variables that an expression uses."""
+    return [name for name in re.findall(r"\$(\w+)", expression) if not name.startswith("__")]
 
 
 def ask(url: str, query: Query, window: Window) -> Answer:

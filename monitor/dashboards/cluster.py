@@ -138,14 +138,14 @@ def _memory() -> list[dict]:
         series(
             "Memory",
             "Working set (usage minus inactive file cache) against the node's limit.",
-            "bytes",
+            "decbytes",
             {"{{node}}": of_node("working_set"), "{{node}} limit": of_node("limit")},
             min=0,
         ),
         series(
             "Memory with page cache",
             "Raw usage, page cache included, and its highest value since the node started.",
-            "bytes",
+            "decbytes",
             {"{{node}}": of_node("usage"), "{{node}} peak": of_node("peak")},
             min=0,
         ),

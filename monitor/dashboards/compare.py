@@ -7,7 +7,7 @@ is of in the same scrape. Where two runs are told in one scrape (an ended rank's
 one is meant.
 """
 
-from monitor.dashboards.parts import HEIGHT, RUN_INFO, THIRD, dashboard, panel, row
+from monitor.dashboards.parts import HEIGHT, RUN_INFO, THIRD, dashboard, panel, row, run_variable
 
 _POINTS = 3600  # looked at, at most: each second of an hour, a tenth of them in ten
 _EACH = "[$__range:$__interval]"
@@ -47,6 +47,7 @@ def build() -> dict:
         ],
         since="now-1h",
         refresh="1m",  # its queries look at each moment of the range
+        variables=[run_variable()],  # the figures are rank 0's, whose node is always the first
     )
 
 
@@ -136,7 +137,7 @@ def _whole() -> list[dict]:
         _bars(
             "Bytes sent per step",
             "By rank 0, mean over the run.",
-            "bytes",
+            "decbytes",
             of_rank0("bytes_total", 'direction="sent"', "count"),
             empty="one rank alone",
         ),

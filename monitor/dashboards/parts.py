@@ -23,30 +23,39 @@ def dashboard(
     since: str = "now-15m",
     refresh: str = "5s",
     variables: list[dict] | None = None,
+    annotation: dict | None = None,
 ) -> dict:
-    """A whole dashboard, which refreshes by itself, with runs as annotations.
+    """A whole dashboard, which refreshes by itself, with stretches of time as annotations.
 
-    `variables`: what can be chosen; default: runs and nodes.
+    `variables`: what can be chosen; default: runs and nodes. Each changes what is shown. `annotation`: default: runs.
     """
-    if variables is None:
-        variables = [variable("run", "Run", RUN_INFO, 2), variable("node", "Node", "syncbed_node_info", 7)]
     return {
         "uid": uid,
         "title": title,
         "description": description,
         "tags": [TAG],
         "schemaVersion": SCHEMA_VERSION,
-        "editable": True,
+        "editable": False,  # the code is the source: an edit would be lost with the container
         "graphTooltip": 1,  # one cross-hair over all panels: what happened at the same moment
         "refresh": refresh,
         "time": {"from": since, "to": "now"},
         "timepicker": {"refresh_intervals": ["1s", "5s", "30s", "1m"]},
         "timezone": "browser",
-        "annotations": {"list": [_runs()]},
+        "annotations": {"list": [annotation or runs()]},
         "links": [_links()],
-        "templating": {"list": variables},
+        "templating": {"list": variables if variables is not None else [run_variable(), node_variable()]},
         "panels": _placed(panels),
     }
+
+
+def run_variable() -> dict:
+    """The choice of runs, the latest first."""
+    return variable("run", "Run", RUN_INFO, 2)
+
+
+def node_variable() -> dict:
+    """The choice of nodes."""
+    return variable("node", "Node", "syncbed_node_info", 7)
 
 
 def variable(name: str, label: str, metric: str, sort: int, empty: str = "") -> dict:
@@ -151,24 +160,30 @@ def panel(
     }
 
 
-def _runs() -> dict:
-    """Every run as a coloured stretch of time, from its start to its end, with what it was.
+def runs() -> dict:
+    """Every chosen run as a coloured stretch of time, from its start to its end, with what it was."""
+    text = "{{sync}}, {{model}} on {{data}}, {{nodes}} nodes, {{precision}}"
+    return stretches("Runs", RUN_INFO + '{run=~"$run"}', "{{run}}", text, "sync,model")
+
+
+def stretches(name: str, query: str, title: str, text: str, tags: str) -> dict:
+    """An annotation for each series of a query, for as long as it is there.
 
     The query stands there twice: Grafana reads it from `target`, older versions from the annotation itself.
     """
-    query = {"expr": RUN_INFO + '{run=~"$run"}', "interval": "1s"}
+    asked = {"expr": query, "interval": "1s"}
     return {
-        "name": "Runs",
+        "name": name,
         "datasource": SOURCE,
         "enable": True,
         "hide": False,
         "iconColor": "blue",
-        "target": {"refId": "Anno", "datasource": SOURCE, "range": True, "instant": False} | query,
-        "expr": query["expr"],
-        "step": query["interval"],
-        "titleFormat": "{{run}}",
-        "textFormat": "{{sync}}, {{model}} on {{data}}, {{nodes}} nodes, {{precision}}",
-        "tagKeys": "sync,model",
+        "target": {"refId": "Anno", "datasource": SOURCE, "range": True, "instant": False} | asked,
+        "expr": asked["expr"],
+        "step": asked["interval"],
+        "titleFormat": title,
+        "textFormat": text,
+        "tagKeys": tags,
         "useValueForTime": False,
     }
 

@@ -3,7 +3,7 @@
 from functools import partial
 
 from monitor.dashboards import parts
-from monitor.dashboards.parts import RATE, THIRD, dashboard, row, variable
+from monitor.dashboards.parts import RATE, THIRD, dashboard, row, stretches, variable
 
 UID = "syncbed-serving"
 _NOTHING = "nothing is served, or nobody asks"
@@ -21,7 +21,14 @@ def build() -> dict:
         "The models that are served: requests, errors, how long answers take, and how requests are batched.",
         [row("Requests"), *_requests(), row("Batches"), *_batches()],
         variables=[models],
+        annotation=_served(),
     )
+
+
+def _served() -> dict:
+    """Every chosen model as a coloured stretch of time: while it is served, and the run that it is of."""
+    query = f"syncbed_serving_model_info{{{_MODEL}}}"
+    return stretches("Models", query, "{{model}}, version {{version}}", "of run {{run}}", "model")
 
 
 def _rate(metric: str, by: str = "model") -> str:
@@ -80,7 +87,7 @@ def _batches() -> list[dict]:
         series(
             "Memory",
             "Resident memory of the server.",
-            "bytes",
+            "decbytes",
             {"server": "max(syncbed_serving_process_resident_memory_bytes)"},
             width=THIRD,
         ),

@@ -140,7 +140,7 @@ def _traffic() -> list[dict]:
         return series(
             title,
             description,
-            "bytes",
+            "decbytes",
             {
                 _RANK: _of_rank("rank:syncbed_training_bytes_per_step:mean1m", selector),
                 _RANK + " formula": _of_rank("syncbed_training_expected_bytes", selector),

@@ -29,7 +29,7 @@ class Cell:
     def request(self, runs: Path | None = None) -> Request:
         """What a run of it is asked for, with its folder in `runs`. Raises UserError and SpecError."""
         request = Request.of(self.words)
-        return request if runs is None else replace(request, runs=runs)
+        return request if runs is None else replace(request, runs=runs, pages=False)
 
     def spec(self) -> RunSpec:
         """The spec of its runs. Raises SpecError."""

@@ -17,8 +17,8 @@ from monitor.experiments import figures
 from monitor.experiments.figures import RateOf, SecondsOf
 from monitor.experiments.grouping import Group
 from monitor.results.result import Result
-from monitor.results.scores import joined_loss
 from monitor.statistics.estimate import Estimate, ratio
+from monitor.statistics.joined import joined_loss
 
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot be told here"
 Several = Annotated[list[str], Field(min_length=2)]  # names of runs

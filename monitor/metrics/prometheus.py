@@ -24,6 +24,7 @@ _RETRY_SECONDS = 0.25
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy for the internet cannot reach it
 _NAMES = "|".join(METRICS)
 T = TypeVar("T")
+Samples = dict[tuple[str, float], list[tuple[str, float]]]  # by node and Unix seconds: name and value of each
 # When each node was last scraped. A busy node answers late now and then, and a good scrape follows; one that is gone
 # answers none, and is not waited for longer than this.
 _GONE_SECONDS = 3
@@ -63,27 +64,38 @@ def window(
         stop = max(end + step_seconds, min(max(last_scrapes.values()), end + wait_seconds))
         # One that has just answered gets a moment for the data too, however long the wait was.
         deadline = max(deadline, time.monotonic() + 2.0)
-        scrapes: dict[tuple[str, float], list[tuple[str, float]]] = {}
+        samples: Samples = {}
         for first, last in _pages(start - step_seconds, stop):
-            for line in _retry(lambda a=first, b=last: _range(url, a, b), deadline):
-                name, node = line["metric"]["__name__"], line["metric"].get("node", "")
-                for when, value in line["values"]:
-                    scrapes.setdefault((node, when), []).append((name, float(value)))
+            _sort_in(samples, _retry(lambda a=first, b=last: _range(url, a, b), deadline))
     except NotAnswering as error:
         warn(f"Prometheus at {url} does not answer ({error}); metrics.csv is empty")
         return []
-    return _rows(scrapes, start, end, step_seconds)
+    return _rows(samples, start, end, step_seconds)
 
 
-def _rows(
-    scrapes: dict[tuple[str, float], list[tuple[str, float]]], start: float, end: float, step_seconds: float
-) -> list[Row]:
+def scrapes(url: str, first: float, last: float) -> list[Row]:
+    """Every scrape of every node after `first`, up to and with `last` (Unix seconds), by time. Raises NotAnswering."""
+    samples: Samples = {}
+    for begin, end in _pages(first, last):
+        _sort_in(samples, _range(url, begin, end))
+    rows = (make_row(when, node, values) for (node, when), values in samples.items())
+    return sorted(rows, key=lambda row: (row.time, row.node))
+
+
+def _sort_in(samples: Samples, series: list[dict]) -> None:
+    for line in series:
+        name, node = line["metric"]["__name__"], line["metric"].get("node", "")
+        for when, value in line["values"]:
+            samples.setdefault((node, when), []).append((name, float(value)))
+
+
+def _rows(samples: Samples, start: float, end: float, step_seconds: float) -> list[Row]:
     """The last scrape of each node and step; after the step that follows `end`, a node's first one only."""
     newest: dict[tuple[str, float], Row] = {}
     complete = set()  # nodes with a scrape at or after `end`
-    for (node, when), samples in sorted(scrapes.items()):
+    for (node, when), values in sorted(samples.items()):
         if start - step_seconds <= when and (when <= end + step_seconds or node not in complete):
-            newest[node, when // step_seconds] = make_row(when, node, samples)
+            newest[node, when // step_seconds] = make_row(when, node, values)
         if when >= end:
             complete.add(node)
     return sorted(newest.values(), key=lambda row: (row.time, row.node))
@@ -99,7 +111,7 @@ def _last(url: str, nodes: Collection[str]) -> dict[str, float]:
 
 def _range(url: str, first: float, last: float) -> list[dict]:
     """Every scrape after `first`, up to and with `last`, of the metrics that have a column."""
-    milliseconds = round(1000 * (last - first))
+    milliseconds = max(1, round(1000 * (last - first)))  # a range of 0 is refused
     return query(url, f'{{job="node",__name__=~"{_NAMES}"}}[{milliseconds}ms]', last)
 
 

@@ -3,6 +3,7 @@
 With containers the rows come from Prometheus (prometheus.py). Without, a Sampler asks each agent once a second:
 
     sampler = Sampler()
+    sampler.keep(path)                       # from now on each row is added there as it comes, for the live page
     sampler.watch("local-0", agent.stdout)   # where the agent prints the port it got
     ...
     sampler.stop()
@@ -17,17 +18,19 @@ import math
 import re
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields
+from io import RawIOBase
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import IO
+from typing import IO, Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.clock import CLOCK
-from trainer.files import write_whole
+from trainer.files import added_to, write_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +82,18 @@ class Sampler:
         self._rows: list[Row] = []
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._file: RawIOBase | None = None
+
+    def keep(self, path: Path) -> None:
+        """Add each row to this new file as it comes, until `close`; another one is not begun before that.
+
+        Where that cannot be, `rows` has them all the same.
+        """
+        if self._file:
+            return
+        with suppress(OSError):
+            self._file = added_to(path)
+            self._file.write(_text([HEADER]))
 
     def watch(self, node: str, announced: IO) -> None:
         """Sample the agent that prints {"port": n} as the first line of this stream. Returns at once."""
@@ -100,6 +115,12 @@ class Sampler:
             thread.join(2 * ANSWER_SECONDS)  # an agent that never announced its port is not waited for longer
         self._stopped, self._threads = threading.Event(), []
 
+    def close(self) -> None:
+        """Add no more rows to the file."""
+        if self._file:
+            self._file.close()
+            self._file = None
+
     def _sample(self, node: str, announced: IO, stopped: threading.Event) -> None:
         try:
             port = json.loads(announced.readline())["port"]
@@ -111,9 +132,14 @@ class Sampler:
             last = stopped.wait(max(0.0, due - time.monotonic()))
             due = max(due + self._interval, time.monotonic())
             try:
-                self._rows.append(scrape(connection, node))
+                row = scrape(connection, node)
             except (OSError, http.client.HTTPException, ValueError):
                 connection.close()  # opens again with the next request
+                continue
+            self._rows.append(row)
+            if self._file:
+                with suppress(OSError, ValueError):  # the disk is full; it was closed meanwhile
+                    self._file.write(_text([_cells(row)]))
         connection.close()
 
 
@@ -135,11 +161,31 @@ def scrape(connection: http.client.HTTPConnection, node: str) -> Row:
 
 def write_csv(path: Path, rows: Iterable[Row]) -> None:
     """Write the rows under a header, whole or not at all. What is not known is an empty field."""
+    write_whole(path, _text([HEADER, *map(_cells, rows)]))
+
+
+def read_rows(lines: Iterable[str]) -> Iterator[Row]:
+    """The rows of metrics.csv, from its lines, the header first. Rows that are cut short or not finite, and columns
+    that are not known, are passed over. Raises csv.Error.
+    """
+    for line in csv.DictReader(lines):
+        try:
+            values: dict[str, Any] = {n: v if n == "node" else float(v) for n, v in line.items() if n in HEADER and v}
+            if all(math.isfinite(v) for n, v in values.items() if n != "node"):
+                yield Row(**values)
+        except (TypeError, ValueError):
+            continue
+
+
+def _text(lines: Iterable[Iterable[str]]) -> bytes:
+    """Cells as lines of CSV."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(HEADER)
-    writer.writerows([_cell(getattr(row, name)) for name in HEADER] for row in rows)
-    write_whole(path, text.getvalue())
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue().encode()
+
+
+def _cells(row: Row) -> list[str]:
+    return [_cell(getattr(row, name)) for name in HEADER]
 
 
 def _cell(value: float | str | None) -> str:

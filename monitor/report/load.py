@@ -1,7 +1,6 @@
 """A run as its folder holds it: result, steps of every rank, and its nodes over time."""
 
 import csv
-import math
 import os
 import re
 from collections.abc import Iterator
@@ -10,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from monitor.errors import UserError
-from monitor.metrics.sampling import HEADER, Row
+from monitor.metrics.sampling import Row, read_rows
 from monitor.results import store
 from monitor.results.attempts import without_repeats
 from monitor.results.result import Result
 from trainer import events
 from trainer.received import ReceivedError, received_lines
 
-TEXT = ("node",)
 UNWRITABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -40,7 +38,7 @@ def load(folder: Path) -> Run:
     result = store.parse(folder.name, writable(store.read(folder.name, folder.parent)))
     try:
         recorded = [event for line in _lines(folder / "events.jsonl") if (event := events.parse(line))]
-        rows = _rows(folder / "metrics.csv")
+        rows = list(read_rows(_lines(folder / "metrics.csv")))
     except ReceivedError as error:
         raise UserError(f"run {folder.name}: {error}") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -77,16 +75,3 @@ def writable(value: Any) -> Any:
 
 def _lines(path: Path) -> Iterator[str]:
     return received_lines(path) if os.path.lexists(path) else iter(())
-
-
-def _rows(path: Path) -> list[Row]:
-    """The rows of metrics.csv; without those cut short or not finite; columns that are not known are passed over."""
-    rows = []
-    for line in csv.DictReader(_lines(path)):
-        try:
-            values: dict[str, Any] = {n: v if n in TEXT else float(v) for n, v in line.items() if n in HEADER and v}
-            if all(math.isfinite(v) for n, v in values.items() if n not in TEXT):
-                rows.append(Row(**values))
-        except (TypeError, ValueError):
-            continue
-    return rows

@@ -1,15 +1,10 @@
 """CPU, memory, network and packets of a run's nodes over time."""
 
-from itertools import pairwise
-
 from monitor import capabilities
 from monitor.conditions.faults import AT_ONCE
-from monitor.metrics.sampling import Row
+from monitor.metrics.rates import rates, values
 from monitor.report.load import Run
 from monitor.report.plots import Lines, Series, Span
-
-SHORT_SECONDS = 0.5  # between two scrapes that tell a rate
-LONG_GAP_SECONDS = 3.0  # between two scrapes of a node: the line is broken there
 
 
 def over_time(run: Run) -> list[Lines]:
@@ -81,36 +76,3 @@ def fault_marks(run: Run) -> list[Span]:
             end = record.began_seconds
         marks.append(Span(record.fault.split("@")[0], record.began_seconds, end))
     return marks
-
-
-def rates(rows: list[Row], column: str, scale: float) -> tuple[list[float], list[float | None]]:
-    """Growth of a counter per second, between two scrapes. A gap, or a counter that fell, is None.
-
-    Scrapes at nearly one time are taken as one: counters move in ticks of 10 ms, and a tick would read as a peak.
-    """
-    apart = rows[:1]
-    for row in rows[1:]:
-        if row.time - apart[-1].time >= SHORT_SECONDS:
-            apart.append(row)
-    times, growth = [], []
-    for before, after in pairwise(apart):
-        old, new, span = getattr(before, column), getattr(after, column), after.time - before.time
-        rate = None
-        if old is not None and new is not None and new >= old and span <= LONG_GAP_SECONDS:
-            rate = scale * (new - old) / span
-        times.append(after.time)
-        growth.append(rate)
-    return times, growth
-
-
-def values(rows: list[Row], column: str, scale: float) -> tuple[list[float], list[float | None]]:
-    """A gauge at each scrape, with None in the middle of a gap."""
-    times, gauge = [], []
-    for i, row in enumerate(rows):
-        if i and row.time - rows[i - 1].time > LONG_GAP_SECONDS:
-            times.append((row.time + rows[i - 1].time) / 2)
-            gauge.append(None)
-        value = getattr(row, column)
-        times.append(row.time)
-        gauge.append(None if value is None else scale * value)
-    return times, gauge

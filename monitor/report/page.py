@@ -68,21 +68,28 @@ def write_page(folder: Path, name: str, page: Page) -> Path:
     return folder / f"{name}.html"
 
 
+def style() -> str:
+    """The style of every page, which the live page of a run wears too."""
+    return _template().partition("<style>")[2].partition("</style>")[0]
+
+
 def html(page: Page, drawn: dict[str, str] | None = None) -> str:
     """The page as one HTML document: no script, nothing fetched."""
     from jinja2 import Environment
     from markupsafe import Markup
 
     drawn = drawn if drawn is not None else {name: svg(plot) for name, plot in page.by_name(Plot).items()}
-    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
-        files("monitor.report").joinpath("page.html").read_text(encoding="utf-8")
-    )
+    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_template())
     kinds = {str: "text", Printed: "printed", Table: "table"}
     return template.render(
         page=page,
         kind=lambda item: kinds.get(type(item), "plot"),
         drawing=lambda plot: Markup(drawn[plot.name]),
     )
+
+
+def _template() -> str:
+    return files("monitor.report").joinpath("page.html").read_text(encoding="utf-8")
 
 
 def markdown(page: Page, name: str) -> str:

@@ -40,6 +40,7 @@ STYLE: dict[Any, Any] = {  # matplotlib's settings
     "xtick.color": INK,
     "ytick.color": INK,
 }
+PHASE_NAMES = {"sync": "exposed sync"}  # of a step, where pages call one otherwise than events do
 LEGEND_ROOM = 84  # letters of a legend that fit below the axes, line and gap of an entry counted as 9
 ROOM = 56  # letters of labels that fit below bars that stand
 

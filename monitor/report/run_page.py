@@ -5,21 +5,20 @@ from dataclasses import dataclass
 from monitor.report import nodes
 from monitor.report.load import Run
 from monitor.report.page import Item, Page, Printed, Section
-from monitor.report.plots import Bars, Lines, Matrix, Series
+from monitor.report.plots import PHASE_NAMES, Bars, Lines, Matrix, Series
 from monitor.results import sentences, words
 from monitor.results.parts import Link
 from monitor.results.result import Result
-from monitor.results.scores import joined_loss
 from monitor.results.table import PER_CENT, Places, Table, Value
 from monitor.results.tables import class_table, confusion_table, rank_table
 from monitor.results.text import count, number, share
+from monitor.statistics.joined import joined_loss
 from monitor.text import plural
 from trainer import events
 from trainer.events import PHASES
 from trainer.registry import MODELS
 
 MOST_POINTS = 1000  # of a curve; a longer one is thinned, its ends kept
-PHASE_NAMES = {"sync": "exposed sync"}
 
 
 def run_page(run: Run) -> Page:

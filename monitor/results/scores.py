@@ -4,23 +4,12 @@ import math
 from collections.abc import Iterable
 
 from monitor.results.parts import ClassScore
-from trainer.events import Step
 
 
 def percentile(values: Iterable[float], percent: float) -> float | None:
     """The nearest-rank percentile: a value that was measured, never one in between. None for no values."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)] if ordered else None
-
-
-def joined_loss(steps: list[Step]) -> float | None:
-    """The loss of the workers' joined batch: their mean, weighted by samples. None where one of them is not finite."""
-    total = 0.0
-    for step in steps:
-        if step.loss is None:
-            return None
-        total += step.loss * step.samples
-    return total / sum(step.samples for step in steps)
 
 
 def class_scores(matrix: list[list[int]], classes: list[str]) -> list[ClassScore]:

@@ -1,9 +1,15 @@
 """What happened to a run, in sentences: restarts, faults, lost workers."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from monitor.conditions.faults import AT_ONCE
-from monitor.results.parts import FaultRecord, LostWorker, Restart
 from monitor.text import plural
 from trainer import events
+
+if TYPE_CHECKING:  # the live page, which starts while a run goes on, tells of restarts without pydantic
+    from monitor.results.parts import FaultRecord, LostWorker, Restart
 
 
 def of_restart(restart: Restart | events.Restart) -> str:
@@ -12,7 +18,7 @@ def of_restart(restart: Restart | events.Restart) -> str:
     if restart.from_step:
         where = f"step {restart.from_step}"
     seconds = restart.lost_seconds
-    if isinstance(restart, Restart):
+    if not isinstance(restart, events.Restart):
         seconds += restart.startup_seconds or 0.0
     loss = f"{plural(restart.lost_steps, 'step')} and {seconds:.1f} s lost"
     return f"restarted from {where}: {restart.message} ({loss})"

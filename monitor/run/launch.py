@@ -1,5 +1,7 @@
 """Carry out a request: find its runtime, check its nodes, prepare its data, follow the run to its end."""
 
+from contextlib import nullcontext
+
 from rich.console import Console
 
 from monitor.conditions import faults
@@ -11,6 +13,7 @@ from monitor.run.plan import make_plan
 from monitor.run.recorder import Recorder
 from monitor.run.request import Request
 from monitor.runtime import choice
+from monitor.watch.door import door
 from trainer.spec import DEFAULT_BATCH
 
 
@@ -34,4 +37,7 @@ def run(request: Request, console: Console, began: float, stop: Stop) -> Result:
     recorder = Recorder(runtime, plan, console, began, stop)
     if url := runtime.watch(recorder.job.run_id):
         console.print(f"watch: {url}", highlight=False)
-    return recorder.follow()
+    with door(recorder.page_facts) if request.pages else nullcontext() as page:
+        if page:
+            console.print(f"live page: {page}", highlight=False)
+        return recorder.follow()

@@ -29,10 +29,11 @@ from monitor.results.parts import (
     StepSeconds,
 )
 from monitor.results.result import FAILED, FINISHED, RUNNING, SCHEMA, Result
-from monitor.results.scores import class_scores, joined_loss, percentile
+from monitor.results.scores import class_scores, percentile
 from monitor.run.attempts import Attempt
 from monitor.run.rank_state import RankState
 from monitor.run.verdict import Failure
+from monitor.statistics.joined import joined_loss
 from trainer.events import PHASES, Evaluated, Ready, Step, Trained
 from trainer.spec import RunSpec
 

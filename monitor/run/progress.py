@@ -8,8 +8,8 @@ from rich.table import Table
 
 from monitor.conditions.faults import AT_ONCE
 from monitor.results import sentences
-from monitor.results.scores import joined_loss
 from monitor.results.text import number, share
+from monitor.statistics.joined import joined_loss
 from trainer import events
 
 BF16_PARAMETERS = 1_000_000  # in a smaller model arithmetic is too little of a step for bf16 to show

@@ -28,6 +28,7 @@ from monitor.run.progress import Progress
 from monitor.run.recovery import Origin, Recovery, RestartPolicy
 from monitor.run.verdict import Failure
 from monitor.runtime.base import Job, Runtime
+from monitor.watch.facts import Facts, facts_of
 from trainer import events
 from trainer.files import replace_link
 
@@ -81,6 +82,10 @@ class Recorder:
             shutil.rmtree(self.folder, ignore_errors=True)
             why = error.strerror or error
             raise RunFailed(f"{self.folder} cannot be written: {why}; nothing was started") from None
+
+    def page_facts(self) -> Facts:
+        """What the live page begins with. Raises OSError."""
+        return facts_of(self.folder, self.spec, self.plan.prepared.label, self.runtime)
 
     def follow(self) -> Result:
         """Run, then write what came of it, however it ended. Raises Busy when another run holds the nodes."""

@@ -19,7 +19,7 @@ NOT_IN_SPEC = {
     "DATA_DIR": "a folder that holds the data set in its public layout, in place of a download",
     "DATA_CACHE": DATA_SETTINGS["DATA_CACHE"],
     "RUNS_DIR": "folder of results; default: runs",
-    "PAGES": "0: leave out report.html and report.md; default: 1",
+    "PAGES": "0: leave out report.html, report.md and the live page; default: 1",
     **conditions.SETTINGS,
     **recovery.SETTINGS,
     "RESUME": "go on from a run's last complete checkpoint: its id, latest, or a path; its settings are taken over",

@@ -133,6 +133,12 @@ class Runtime(ABC):
         """The URL at which a run that begins now can be watched; None where there is none. Never raises."""
         return None
 
+    def prometheus(self) -> str | None:
+        """The address of the Prometheus that scrapes its nodes; None where there is none: then the run's metrics.csv
+        grows as it goes on. Never raises.
+        """
+        return None
+
     @abstractmethod
     def preflight(self, spec: RunSpec, conditions: Conditions) -> None:
         """Check every node that the run needs. Raises UserError with the one thing to mend."""

@@ -104,6 +104,11 @@ class DockerRuntime(Runtime):
             return urls.get("prometheus")
         return None
 
+    def prometheus(self) -> str | None:
+        with suppress(UserError):
+            return self._urls().get("prometheus")
+        return None
+
     def preflight(self, spec: RunSpec, conditions: Conditions) -> None:
         preflight.check_count(spec.nodes, len(self._containers), self._project)
         names = [self.node_name(node) for node in range(spec.nodes)]

@@ -108,6 +108,7 @@ class LocalRuntime(Runtime):
             launchers = self._launchers.setdefault(seat.node, [])
             launchers.append(process.pid)
             if len(launchers) == on_node(job.seats, seat.node):
+                self._sampler.keep(job.run_folder / "metrics.csv")
                 self._start_agent(seat.node, launchers, state / "metrics")
         return LocalRank(process, RankOutput(seat.rank, output, key, budget_of(job.spec)))
 
@@ -160,6 +161,7 @@ class LocalRuntime(Runtime):
 
     def release(self, job: Job) -> None:
         self._end_agents()
+        self._sampler.close()
         if self._state:
             self._state.cleanup()
         if self._owner:

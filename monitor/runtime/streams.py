@@ -42,7 +42,7 @@ class RankOutput:
     """
 
     def __init__(self, rank: int, output: Queue[Output], key: str, budget: Budget = SHORT_RUN):
-        self.rank, self._output, self._budget = rank, output, budget
+        self._rank, self._output, self._budget = rank, output, budget
         self._verifier = Verifier(key)
         self._lines = {name: Lines(LINE_BYTES) for name in STREAMS}
         self._bytes = self._count = 0
@@ -69,13 +69,13 @@ class RankOutput:
                 self._end_with(stream, str(error))
             else:
                 if text is not None:
-                    self._output.put(Output(self.rank, "launcher", text))
+                    self._output.put(Output(self._rank, "launcher", text))
                 elif line or stream == "stderr":  # a launcher ends what its rank may have left open
-                    self._output.put(Output(self.rank, stream, line))
+                    self._output.put(Output(self._rank, stream, line))
 
     def _end_with(self, stream: str, breach: str) -> None:
         self._spent = True
-        self._output.put(Output(self.rank, stream, "", breach))
+        self._output.put(Output(self._rank, stream, "", breach))
 
     def _breach(self, stream: str) -> str | None:
         if self._bytes > self._budget.bytes:
@@ -90,4 +90,4 @@ class RankOutput:
         """Both streams have ended: pass on their last lines, when those had no end, and say so."""
         for stream in STREAMS:
             self._pass_on(stream, self._lines[stream].end())
-        self._output.put(Output(self.rank, "stdout", None))
+        self._output.put(Output(self._rank, "stdout", None))

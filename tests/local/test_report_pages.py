@@ -5,13 +5,12 @@ one), and a script beside it tells what it finds.
 """
 
 import json
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from browser import program
 from report_cases import write_run
 
 from monitor.report.command import write
@@ -19,7 +18,6 @@ from monitor.report.load import load
 from monitor.report.plots import Plot
 from monitor.report.run_page import run_page
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 LOOK = """
 <!doctype html><meta charset="utf-8"><body><script>
 const errors = [];
@@ -48,12 +46,7 @@ document.body.append(frame);
 
 @pytest.fixture(scope="module")
 def browser() -> str:
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if not found:
-        if os.environ.get("SYNCBED_REQUIRE_BROWSER") == "1":
-            pytest.fail(f"SYNCBED_REQUIRE_BROWSER=1, and none of {', '.join(BROWSERS)} is installed", pytrace=False)
-        pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
-    return found
+    return program()
 
 
 def look(browser: str, page: Path, folder: Path, width: int, dark: bool = False) -> tuple[dict, str]:

@@ -7,7 +7,7 @@ from monitor.experiments.grouping import Group
 from monitor.experiments.sweep import Sweep
 from monitor.report import run_page
 from monitor.report.page import Item, Page, Section
-from monitor.report.plots import Bars, Lines, Series
+from monitor.report.plots import PHASE_NAMES, Bars, Lines, Series
 from monitor.results.result import Result
 from monitor.results.table import Table, Value
 from monitor.statistics.estimate import Estimate
@@ -65,7 +65,7 @@ def comparison(groups: list[Group], name: str = "compare") -> list[Item]:
     items: list[Item] = [*tables(groups, name=name).values()]
     timed = [row for row in rows(groups) if row["step_seconds"]]
     if timed:
-        parts = {run_page.PHASE_NAMES.get(p, p): [row[f"{p}_seconds"].value for row in timed] for p in PHASES}
+        parts = {PHASE_NAMES.get(p, p): [row[f"{p}_seconds"].value for row in timed] for p in PHASES}
         labels = [row["label"] for row in timed]
         items.append(Bars(f"{name}-steps", "A step by phase, mean of the workers", "seconds", labels, parts))
     return items

@@ -124,6 +124,7 @@ TAKES = {
     **dict.fromkeys(("run", "where"), ("SYNC", "RUNTIME")),
     "data": ["DATA", "DATA_DIR", "DATA_CACHE", "MODEL", "SEED"],
     **dict.fromkeys(("runs", "show", "report", "export"), ("RUNS_DIR",)),
+    "watch": ["RUNS_DIR", "PORT", "PROJECT"],
     "rm": ["RUN", "RUNS_DIR"],
     "check": ["RUN"],
     "serve": ["RUN", "NAME", "PORT", "MAX_BATCH", "RUNTIME"],

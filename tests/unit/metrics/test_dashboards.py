@@ -8,7 +8,7 @@ from agent_scrape import get as scrape
 from agent_scrape import rank, serving
 from promql import known, labels, metrics, promtool
 
-from monitor.dashboards.check import Window, queries
+from monitor.dashboards.check import Window, queries, variables
 from monitor.dashboards.parts import MAY_BE_EMPTY
 from monitor.dashboards.render import FOLDER, render
 
@@ -17,7 +17,7 @@ UIDS = {"cluster.json": "syncbed-cluster", "training.json": "syncbed-training", 
 UIDS |= {"serving.json": "syncbed-serving"}
 DATA_SOURCE = {"type": "prometheus", "uid": "syncbed-prometheus"}
 PANEL_TYPES = {"timeseries", "state-timeline", "heatmap", "bargauge", "trend"}  # none of graph, singlestat, table-old
-UNITS = {"none", "percentunit", "s", "bytes", "Bps", "pps", "reqps"}  # ids of Grafana's unit list
+UNITS = {"none", "percentunit", "s", "decbytes", "Bps", "pps", "reqps"}  # ids of Grafana's unit list; all are decimal
 QUERIES = [pytest.param(query, id=f"{query.dashboard}: {query.panel}: {query.legend}") for query in queries()]
 RUN = Window("20260101-000000-ddp-vgg11-4n-a.b", 1000.0, 1600.0)
 
@@ -79,15 +79,36 @@ def test_frame(file):
     assert board["schemaVersion"] >= 39
     assert "__inputs" not in board and "__requires" not in board
     assert "id" not in board  # Grafana gives its own
-    names = ["model"] if file == "serving.json" else ["run", "node"]
+    names = {"serving.json": ["model"], "compare.json": ["run"]}.get(file, ["run", "node"])
     assert [v["name"] for v in board["templating"]["list"]] == names
     assert all(v["datasource"] == DATA_SOURCE and v["multi"] and v["includeAll"] for v in board["templating"]["list"])
     (link,) = board["links"]
     assert link["type"] == "dashboards" and set(link["tags"]) <= set(board["tags"])
     assert link["includeVars"] and link["keepTime"], "what was chosen goes along"
-    (runs,) = board["annotations"]["list"]
-    assert runs["datasource"] == DATA_SOURCE and runs["enable"]
-    assert runs["expr"] == runs["target"]["expr"] == 'syncbed_training_run_info{run=~"$run"}'
+    (stretches,) = board["annotations"]["list"]
+    assert stretches["datasource"] == DATA_SOURCE and stretches["enable"]
+    assert stretches["expr"] == stretches["target"]["expr"]
+    named = {"serving.json": 'syncbed_serving_model_info{model=~"$model"}'}
+    assert stretches["expr"] == named.get(file, 'syncbed_training_run_info{run=~"$run"}')
+
+
+@pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
+def test_each_choice_changes_something_and_each_query_uses_choices_that_there_are(board):
+    expressions = [target["expr"] for panel in panels(board) for target in panel["targets"]]
+    expressions += [note["expr"] for note in board["annotations"]["list"]]
+    used = {name for expression in expressions for name in variables(expression)}
+    assert used == {variable["name"] for variable in board["templating"]["list"]}
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_what_an_annotation_says_is_known_of_its_series(query):
+    if query.panel.startswith("annotation"):
+        (board,) = [board for board in BOARDS.values() if board["title"] == query.dashboard]
+        (note,) = board["annotations"]["list"]
+        (metric,) = metrics(query.expression)
+        said = set(re.findall(r"{{(\w+)}}", note["titleFormat"] + note["textFormat"])) | set(note["tagKeys"].split(","))
+        assert said <= known()[metric][1]
+        assert query.empty == ("nothing is served." if query.dashboard == "Serving" else "")
 
 
 def test_there_is_a_uid_for_each():

@@ -107,6 +107,42 @@ def test_sampler_rows_are_what_the_agent_says(tmp_path):
     assert rows[0] == expected
 
 
+def test_rows_are_in_the_file_as_soon_as_they_are_taken(tmp_path):
+    path = tmp_path / "metrics.csv"
+    sampler = Sampler(interval_seconds=0.02)
+    sampler.keep(path)
+    sampler.keep(path)  # for the second node, and after a restart
+    with rank(tmp_path), serving("cgroup-v2/container", tmp_path) as port:
+        for name in ("local-0", "local-1"):
+            sampler.watch(name, Announcement(json.dumps({"port": port})))
+        until(lambda: path.read_text().count("local-0") > 1 and path.read_text().count("local-1") > 1)
+        sampler.stop()
+    sampler.close()
+    header, *kept = path.read_text().splitlines()
+    write_csv(path, sampler.rows())
+    first, *lines = path.read_text().splitlines()
+    assert (header, sorted(kept)) == (first, sorted(lines))
+
+
+@pytest.mark.parametrize("kind", ["no folder", "a file that is there", "a full disk"])
+def test_rows_are_kept_where_no_file_can_be(tmp_path, kind, monkeypatch):
+    if kind == "no folder":
+        path = tmp_path / "gone" / "metrics.csv"
+    elif kind == "a file that is there":
+        path = tmp_path / "metrics.csv"
+        path.symlink_to("/dev/null")
+    else:
+        path = tmp_path / "metrics.csv"
+        monkeypatch.setattr(sampling, "added_to", lambda path: open("/dev/full", "wb", buffering=0))  # noqa: SIM115, PTH123
+    sampler = Sampler(interval_seconds=0.02)
+    sampler.keep(path)
+    with rank(tmp_path), serving("cgroup-v2/container", tmp_path) as port:
+        sampler.watch("local-0", Announcement(json.dumps({"port": port})))
+        until(lambda: len(sampler.rows()) >= 2)
+        sampler.stop()
+    sampler.close()
+
+
 def test_what_was_counted_since_the_last_scrape_is_seen_at_the_end():
     asked = threading.Event()
 

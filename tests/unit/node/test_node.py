@@ -124,6 +124,7 @@ if os.getuid() == 0:
     os.setuid(65534)
     hiding.show()  # a change of user has hidden it
 {change}
+print("begins", flush=True)
 sys.argv[1:] = ["run", "of a test"]
 sys.exit(launcher.main())
 """
@@ -138,12 +139,22 @@ def test_a_rank_sees_neither_memory_nor_descriptors_nor_environment_of_its_launc
     with tempfile.TemporaryDirectory() as state:  # not in tmp_path, which is root's
         Path(state).chmod(0o777)
         process = launch(state, ["sh", "-c", LOOK], program=AS_NOBODY.format(change=change))
-        held, *seen, last = filter(None, output(process).splitlines())
+        _, held, *seen, last = filter(None, output(process).splitlines())
     assert isinstance(event_of(held), events.Held) and isinstance(event_of(last), events.Exited)
     if is_hidden:
         assert seen == []
     else:
         assert {*seen} >= {*FILES, "0", "1", "2"} - {"mem"}  # which Yama may forbid: ptrace(2)
+
+
+def test_a_launcher_is_hidden_before_it_has_a_key():
+    """Then its files are root's, and it is not."""
+    command = [sys.executable, "-c", AS_NOBODY.format(change="")]
+    with subprocess.Popen(command, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"begins\n"
+        folder = Path(f"/proc/{process.pid}")
+        wait_until(lambda: (folder.stat().st_uid != 0, (folder / "environ").stat().st_uid) == (True, 0))
+        process.kill()
 
 
 @pytest.mark.parametrize("word", ["TERM", "KILL"])

@@ -14,7 +14,9 @@ import pytest
 from report_cases import ZERO, begun, write_run
 
 from monitor.errors import UserError
-from monitor.report import nodes, run_page
+from monitor.metrics.rates import rates
+from monitor.metrics.sampling import Row
+from monitor.report import run_page
 from monitor.report.command import command, write
 from monitor.report.load import load
 from monitor.report.page import Page, Section, html, write_page
@@ -73,15 +75,13 @@ class TestNumbers:
     def test_two_scrapes_at_once_are_no_peak(self):
         """Counters move in ticks of 10 ms: over 5 ms one tick would read as 200 %."""
         times = (0.0, 1.0, 1.005, 2.0)
-        rows = [
-            nodes.Row(time=t, node="n", cpu_seconds_total=c) for t, c in zip(times, (0, 0.5, 0.51, 1.0), strict=True)
-        ]
-        assert nodes.rates(rows, "cpu_seconds_total", 100) == ([1.0, 2.0], pytest.approx([50, 50]))
+        rows = [Row(time=t, node="n", cpu_seconds_total=c) for t, c in zip(times, (0, 0.5, 0.51, 1.0), strict=True)]
+        assert rates(rows, "cpu_seconds_total", 100) == ([1.0, 2.0], pytest.approx([50, 50]))
 
     def test_a_node_that_was_started_again_does_not_run_backwards(self, run):
         rows = [run.rows[i] for i in range(0, 6, 2)]
-        fallen = [rows[0], nodes.Row(time=ZERO, node="trainer-0", cpu_seconds_total=1.0)]
-        assert nodes.rates(fallen, "cpu_seconds_total", 100)[1] == [None]
+        fallen = [rows[0], Row(time=ZERO, node="trainer-0", cpu_seconds_total=1.0)]
+        assert rates(fallen, "cpu_seconds_total", 100)[1] == [None]
 
     def test_phases_of_the_run_are_marked(self, run):
         spans = plots(run)["node-cpu"].spans
