@@ -40,8 +40,8 @@ class Signer:
         with self._lock:
             start = "\n" if self._count else ""
             self._count += 1
-            said = f"{self._count} {events.to_line(event)}"
-            sys.stdout.write(f"{start}{_mac(self._key, said)} {said}\n")
+            content = f"{self._count} {events.to_line(event)}"
+            sys.stdout.write(f"{start}{_mac(self._key, content)} {content}\n")
             sys.stdout.flush()
 
 
@@ -59,8 +59,8 @@ class Verifier:
         form = FORM.fullmatch(line)
         if form is None:
             return None
-        mac, said, number, text = form.groups()
-        if hmac.compare_digest(mac, _mac(self._key, said)):
+        mac, content, number, text = form.groups()
+        if hmac.compare_digest(mac, _mac(self._key, content)):
             if int(number) <= self._last:
                 raise ForgedError("it sent a line of its launcher once more")
             self._last = int(number)
@@ -70,5 +70,5 @@ class Verifier:
         return None
 
 
-def _mac(key: str, said: str) -> str:
-    return hmac.digest(bytes.fromhex(key), said.encode(), "sha256").hex()
+def _mac(key: str, content: str) -> str:
+    return hmac.digest(bytes.fromhex(key), content.encode(), "sha256").hex()

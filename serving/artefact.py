@@ -5,6 +5,7 @@ model.json          About: model, classes, normalisation, spec, metrics, and the
 """
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -118,11 +119,16 @@ def _check(about: About, is_written: bool = True) -> None:
     names = about.classes
     if not isinstance(names, list) or not 1 <= len(names) <= MOST_CLASSES:
         raise ValueError(f"classes is no list of 1 to {MOST_CLASSES} names")
-    if not all(isinstance(name, str) and len(name) <= MOST_LETTERS for name in names):
-        raise ValueError(f"a class's name is text of at most {MOST_LETTERS} letters")
+    if not all(isinstance(name, str) and len(name) <= MOST_LETTERS for name in (*names, about.data, about.syncbed)):
+        raise ValueError(f"a name is text of at most {MOST_LETTERS} letters")
     numbers = [*about.mean, *about.std, *about.shape]
     if not all(isinstance(number, int | float) for number in numbers) or not isinstance(about.model, str):
         raise ValueError("mean, std and shape are numbers, model is text")
+    if not all(map(math.isfinite, numbers)) or min(about.std, default=1) <= 0:
+        raise ValueError("mean and std are finite, std is above 0")
+    if type(about.step) is not int or about.step < 0:
+        raise ValueError("step is a whole number")
+    RunSpec(**about.spec)  # raises SpecError, which is a ValueError
 
 
 def check_state(module_state: dict[str, torch.Tensor], about: About) -> None:
@@ -133,8 +139,8 @@ def check_state(module_state: dict[str, torch.Tensor], about: About) -> None:
             raise ValueError(f"model {about.model[:80]} of {about.shape} is not known here")
         with torch.device("meta"):  # of no memory
             module = load_place(MODELS[about.model].place)(len(about.classes), about.image_shape)
-        shapes = {name: value.shape for name, value in module.state_dict().items()}
-        if {name: value.shape for name, value in module_state.items()} != shapes:
+        shapes = {name: (value.shape, value.dtype) for name, value in module.state_dict().items()}
+        if {name: (value.shape, value.dtype) for name, value in module_state.items()} != shapes:
             raise ValueError(f"its weights are not those of {about.model} with {len(about.classes)} classes")
     except (ValueError, TypeError, AttributeError) as error:
         raise ArtefactError(f"this checkpoint cannot be exported: {error}; train again") from None

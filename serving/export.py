@@ -18,13 +18,17 @@ from trainer.checkpoint.files import read
 
 def export(model: Path, folder: Path, facts: dict) -> About:
     """Write the artefact. Raises ArtefactError and OSError."""
-    content = read(model)
-    if "inputs" not in content:
-        raise ArtefactError("this checkpoint was written by a syncbed that could not export; train again, or RESUME it")
-    about = About(
-        model=content["spec"]["model"], spec=content["spec"], step=content["step"], **content["inputs"], **facts
-    )
-    write(folder, content["model"], about)
+    try:
+        content = read(model)
+        if "inputs" not in content:
+            raise ArtefactError(
+                "this checkpoint was written by a syncbed that could not export; train again, or RESUME it"
+            )
+        spec, step, inputs = content["spec"], content["step"], content["inputs"]
+        about = About(model=spec["model"], spec=spec, step=step, **inputs, **facts)
+        write(folder, content["model"], about)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # a checkpoint may say anything
+        raise ArtefactError(f"this checkpoint cannot be exported ({error}); train again") from None
     return about
 
 

@@ -118,9 +118,27 @@ def refuse_special_parts(folder: Path) -> None:
                 refuse_special(Path(entry.path))
 
 
-def _special(path: Path, mode: int) -> ReceivedError:
+def special_files(folder: Path) -> Iterator[str]:
+    """A line for each thing below the folder, at any depth, that is no plain file and no folder. Follows no link."""
+    folders = [folder]
+    while folders:
+        home = folders.pop()
+        try:
+            with os.scandir(home) as scan:
+                entries = sorted(scan, key=lambda entry: entry.name)
+        except OSError:  # gone meanwhile, or not ours to read
+            continue
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(home / entry.name)
+            elif not entry.is_file(follow_symlinks=False):
+                place = (home / entry.name).relative_to(folder)
+                yield str(_special(place, entry.stat(follow_symlinks=False).st_mode, str(place)))
+
+
+def _special(path: Path, mode: int, name: str = "") -> ReceivedError:
     kind = _KINDS.get(stat.S_IFMT(mode), "no file")
-    return ReceivedError(f"{path.name} is {kind}; only a plain file is read")
+    return ReceivedError(f"{name or path.name} is {kind}; only a plain file is read")
 
 
 def _is_deeper(value: Any, most: int) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from difflib import get_close_matches
 
 Check = Callable[[str, object], None]  # of a setting's name and its value; raises SpecError
+MOST_LETTERS = 200  # of a value, in what is said of it
 SWITCHES = ("SYNC_BN", "COLOCATED", "EVALUATOR", "TENSORBOARD")
 OTHER_WORDS = {  # what the settings are called elsewhere
     "STRATEGY": "SYNC",
@@ -39,7 +40,8 @@ class SpecError(ValueError):
 
     def __init__(self, setting: str, value: object, hint: str):
         self.setting, self.value, self.hint = setting, value, hint
-        super().__init__(f"{setting}={value}: {hint}")
+        text = " ".join(str(value).splitlines())
+        super().__init__(f"{setting}={text if len(text) <= MOST_LETTERS else text[:MOST_LETTERS] + '…'}: {hint}")
 
 
 def one_of(allowed: Collection[str]) -> Check:

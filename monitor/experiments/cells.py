@@ -37,11 +37,28 @@ class Cell:
 
     def text(self, among: list["Cell"]) -> str:
         """Its group, and the words in which it differs from others of it; all its words when it has neither."""
-        group = [cell for cell in among if cell.group == self.group]
-        names = [name for name in self.words if len({cell.words.get(name) for cell in group}) > 1]
+        return self._text(_differing([cell for cell in among if cell.group == self.group]))
+
+    def _text(self, differing: set[str]) -> str:
+        names = [name for name in self.words if name in differing]
         if not names and not self.group:
             names = list(self.words)
         return " ".join([self.group] * bool(self.group) + [f"{name}={self.words[name]}" for name in names])
+
+
+def texts(cells: list[Cell]) -> list[str]:
+    """The text of each cell among all of these."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.group, []).append(cell)
+    differing = {name: _differing(group) for name, group in groups.items()}
+    return [cell._text(differing[cell.group]) for cell in cells]
+
+
+def _differing(group: list[Cell]) -> set[str]:
+    """The words that these cells have different values of."""
+    names = {name for cell in group for name in cell.words}
+    return {name for name in names if len({cell.words.get(name) for cell in group}) > 1}
 
 
 def product(words: dict[str, str], repeats: int, runtime: Runtime, group: str = "") -> tuple[list[Cell], list[str]]:

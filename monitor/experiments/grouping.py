@@ -1,11 +1,13 @@
 """Groups: the finished runs of one spec on one runtime, which are repeats of each other."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from monitor.experiments import sweep
+from monitor.experiments.cells import texts
 from monitor.results.parts import Spec
 from monitor.results.result import FINISHED, Result
 from monitor.results.words import differences, flat
@@ -63,9 +65,9 @@ def grouped(runs: list[tuple[Result, Path]]) -> list[Group]:
 def cell_groups(job: sweep.Sweep) -> list[Group]:
     """The finished runs of each cell, labelled by what tells the cell from the others."""
     groups = []
-    for i, cell in enumerate(job.cells):
+    failures = Counter(t.cell for t in job.failures())
+    for i, text in enumerate(texts(job.cells)):
         results = tuple(job.results(i))
         folders = tuple(job.folder / result.id for result in results)
-        failed = sum(t.cell == i for t in job.failures())
-        groups.append(Group(cell.text(job.cells), results, folders, failed))
+        groups.append(Group(text, results, folders, failures[i]))
     return groups

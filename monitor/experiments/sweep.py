@@ -19,7 +19,8 @@ from trainer.names import is_run
 from trainer.received import ReceivedError, load_json
 
 SCHEMA = 1
-MOST_REPEATS = 10_000
+MOST_CELLS, MOST_WORDS = 3000, 200
+MOST_RUNS = 100_000  # a full sweep: 1000 combinations, 100 times each
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,15 @@ class Sweep:
     notes: list[str] = field(default_factory=list)  # what a reader must know: which combinations are left out, and why
     tries: list[Try] = field(default_factory=list)
 
+    def __post_init__(self):
+        self._latest: dict[tuple[int, int], Try] = {}
+        self._indexed = (0, 0)  # the list of tries that it is of, and how many it had
+
     def order(self) -> Iterator[tuple[int, int]]:
         """(cell, repeat) in the order in which they are run."""
+        cells = list(range(len(self.cells)))
         for repeat in range(1, max(cell.repeats for cell in self.cells) + 1):
-            cells = [i for i, cell in enumerate(self.cells) if cell.repeats >= repeat]
+            cells = [i for i in cells if self.cells[i].repeats >= repeat]
             for cell in cells if repeat % 2 else reversed(cells):
                 yield cell, repeat
 
@@ -57,7 +63,10 @@ class Sweep:
 
     def last(self, cell: int, repeat: int) -> Try | None:
         """The last time that this was tried."""
-        return next((t for t in reversed(self.tries) if (t.cell, t.repeat) == (cell, repeat)), None)
+        if self._indexed != (id(self.tries), len(self.tries)):
+            self._latest = {(t.cell, t.repeat): t for t in self.tries}
+            self._indexed = (id(self.tries), len(self.tries))
+        return self._latest.get((cell, repeat))
 
     def is_finished(self, cell: int, repeat: int) -> bool:
         """Whether it was run to its end and the result is still there."""
@@ -96,6 +105,10 @@ class Sweep:
     def save(self) -> None:
         """Write sweep.json whole or not at all. Raises UserError."""
         values = asdict(self) | {"folder": self.folder.name}
+        try:
+            _check_size(self.cells)  # it could not be read again
+        except ValueError as error:
+            raise UserError(f"{self.folder}: {error}") from None
         text = json.dumps({"schema": SCHEMA, "asked": values.pop("settings"), **values}, indent=1)
         try:
             write_whole(self.folder / "sweep.json", text + "\n")
@@ -129,14 +142,27 @@ def _check(settings: object, cells: list[Cell], notes: object, tries: list[Try])
     words = [word for words in (settings, *(cell.words for cell in cells)) for word in words.values()]  # pyright: ignore
     if not isinstance(notes, list) or not all(isinstance(word, str) for word in (*words, *notes)):
         raise ValueError("words and notes are text")
-    if not all(type(cell.repeats) is int and 1 <= cell.repeats <= MOST_REPEATS for cell in cells):
-        raise ValueError(f"repeats are from 1 to {MOST_REPEATS}")
+    if not all(type(cell.repeats) is int and cell.repeats >= 1 and isinstance(cell.group, str) for cell in cells):
+        raise ValueError("repeats are whole numbers from 1, and a group is text")
+    _check_size(cells)
+    runs = [attempt.run for attempt in tries if attempt.run is not None]
     for attempt in tries:
         if attempt.run is not None and not is_run(attempt.run):
             raise ValueError(f"{ascii(attempt.run)[:80]} is no name of a run")
         is_text = attempt.error is None or isinstance(attempt.error, str)
         if not is_text or not isinstance(attempt.seconds, int | float):
             raise ValueError("a try has seconds, and an error as text or none")
+        if type(attempt.cell) is not int or type(attempt.repeat) is not int:
+            raise ValueError("a try is of a cell and a repeat, which are whole numbers")
+    if len(set(runs)) < len(runs):
+        raise ValueError("a run is there twice")
+
+
+def _check_size(cells: list[Cell]) -> None:
+    """Raise ValueError for more cells, words or runs than any sweep has: each is gone through."""
+    runs = sum(cell.repeats for cell in cells)
+    if len(cells) > MOST_CELLS or runs > MOST_RUNS or any(len(cell.words) > MOST_WORDS for cell in cells):
+        raise ValueError(f"{runs} runs of {len(cells)} combinations; {MOST_RUNS} of {MOST_CELLS} are the most")
 
 
 def folder_of(settings: dict[str, str], sweep_settings: dict[str, str]) -> Path:

@@ -1,5 +1,6 @@
 """`syncbed check`: what is wrong with a folder that was received. Nothing is written; the readers are those of all."""
 
+import itertools
 import json
 import os
 from collections.abc import Callable
@@ -11,10 +12,14 @@ from monitor.experiments import sweep
 from monitor.report.load import load
 from monitor.results import store
 from monitor.serve import export
+from monitor.text import one_line
 from trainer.checkpoint_folder import FOLDER, DamagedError, complete_ones, is_folder, sha256, verify
-from trainer.received import refuse_special_parts
+from trainer.received import refuse_special_parts, special_files
 
 SETTINGS = {"RUN": "folder of a run, a sweep, an export or prepared data, or a run's id in ./runs"}
+
+NO_FOLDER = "{}: no folder itself; name the folder that it stands for"
+MOST_LINES, MOST_LETTERS = 100, 2000  # about special files
 
 
 def command(settings: dict[str, str], args) -> int:
@@ -37,18 +42,25 @@ def command(settings: dict[str, str], args) -> int:
 def problems(folder: Path) -> list[str]:
     """What is wrong with the folder, a line each."""
     if not is_folder(folder):
-        return [f"{folder}: no folder itself; name the folder that it stands for"]
+        return [NO_FOLDER.format(folder)]
     for name, check in CHECKS.items():
         if os.path.lexists(folder / name):
-            return [*_problem(folder, refuse_special_parts), *check(folder)]
+            return [*_special_files(folder), *check(folder)]
     names = ", ".join(CHECKS)
     return [f"{folder}: no run, sweep, export or prepared data: it has none of {names}"]
+
+
+def _special_files(folder: Path) -> list[str]:
+    lines = [f"{folder}: {what}" for what in itertools.islice(special_files(folder), MOST_LINES)]
+    return [one_line(line, MOST_LETTERS) for line in lines]
 
 
 def _of_sweep(folder: Path) -> list[str]:
     lines = _problem(folder, sweep.load)
     runs = [path for path in sorted(folder.iterdir()) if os.path.lexists(path / "result.json")]
-    return lines + [line for run in runs for line in problems(run)]
+    for run in runs:  # which are no sweeps, whatever else they hold
+        lines += _of_run(run) if is_folder(run) else [NO_FOLDER.format(run)]
+    return lines
 
 
 def _of_run(folder: Path) -> list[str]:

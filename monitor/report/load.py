@@ -3,6 +3,7 @@
 import csv
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,12 +57,13 @@ def load(folder: Path) -> Run:
                 trained[event.rank] = event
             case events.Ready():
                 per_epoch = event.steps_per_epoch
-    begins = [event.time - event.step_seconds for event in recorded if isinstance(event, events.Step)]
+    begins = sorted(event.time - event.step_seconds for event in recorded if isinstance(event, events.Step))
     restarts = []
     for event in recorded:
         if isinstance(event, events.Restart):
-            restarts.append((event.time, min((begin for begin in begins if begin > event.time), default=None)))
-    return Run(folder, result, steps, trained, rows, per_epoch, min(begins, default=None), tuple(restarts))
+            after = bisect_right(begins, event.time)
+            restarts.append((event.time, begins[after] if after < len(begins) else None))
+    return Run(folder, result, steps, trained, rows, per_epoch, begins[0] if begins else None, tuple(restarts))
 
 
 def writable(value: Any) -> Any:

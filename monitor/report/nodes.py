@@ -3,8 +3,12 @@
 from monitor import capabilities
 from monitor.conditions.faults import AT_ONCE
 from monitor.metrics.rates import rates, values
+from monitor.metrics.sampling import Row
 from monitor.report.load import Run
 from monitor.report.plots import Lines, Series, Span
+from trainer.spec import MAX_NODES
+
+MOST_SPANS = 50  # that can be told from each other
 
 
 def over_time(run: Run) -> list[Lines]:
@@ -22,17 +26,25 @@ def over_time(run: Run) -> list[Lines]:
         ("packets-received", "Packets received", "1/s", lambda rows: rates(rows, "network_receive_packets_total", 1)),
         ("packets-sent", "Packets sent", "1/s", lambda rows: rates(rows, "network_transmit_packets_total", 1)),
     )
-    names = list(dict.fromkeys(sorted(row.node for row in run.rows)))
     plots = []
     for name, title, unit, take in quantities:
         series = []
-        for node in names:
-            times, curve = take([row for row in run.rows if row.node == node])
+        for node, rows in by_node(run.rows).items():
+            times, curve = take(rows)
             if any(value is not None for value in curve):
                 series.append(Series(node, [time - zero for time in times], curve))
         if series:
-            plots.append(Lines(f"node-{name}", title, seconds, unit, series, spans, marks))
+            plots.append(Lines(f"node-{name}", title, seconds, unit, series, spans[:MOST_SPANS], marks[:MOST_SPANS]))
     return plots
+
+
+def by_node(rows: list[Row]) -> dict[str, list[Row]]:
+    """The rows of each node, by its name; of so many nodes as a run has at most."""
+    nodes: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.node in nodes or len(nodes) < MAX_NODES:
+            nodes.setdefault(row.node, []).append(row)
+    return dict(sorted(nodes.items()))
 
 
 def loopback(run: Run) -> list[str]:

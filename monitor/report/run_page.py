@@ -1,6 +1,7 @@
 """The page of one run, from what its folder holds."""
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 from monitor.report import nodes
 from monitor.report.load import Run
@@ -10,7 +11,7 @@ from monitor.results import sentences, words
 from monitor.results.parts import Link
 from monitor.results.result import Result
 from monitor.results.table import PER_CENT, Places, Table, Value
-from monitor.results.tables import class_table, confusion_table, rank_table
+from monitor.results.tables import TOO_MANY, class_table, confusion_table, has_small_matrix, rank_table
 from monitor.results.text import count, number, share
 from monitor.statistics.joined import joined_loss
 from monitor.text import plural
@@ -19,6 +20,8 @@ from trainer.events import PHASES
 from trainer.registry import MODELS
 
 MOST_POINTS = 1000  # of a curve; a longer one is thinned, its ends kept
+T = TypeVar("T")
+MOST_AGES = 40  # bars of staleness; the last has what is older, too
 
 
 def run_page(run: Run) -> Page:
@@ -125,7 +128,7 @@ def learning(run: Run) -> list[Lines]:
 
 def _scores(result: Result, by: str, name: str) -> list[Series]:
     """The test set's loss or accuracy, where it was scored on the way."""
-    scores = result.evaluations
+    scores = at_most(result.evaluations)
     if not scores:
         return []
     startup = result.seconds.startup or 0.0
@@ -162,7 +165,8 @@ def joined_steps(run: Run) -> list[JoinedStep]:
 
 def evaluations(result: Result) -> list[Table]:
     """Scores on the test set while training went on."""
-    rows: list[list[Value]] = [[e.step, e.seconds, e.loss, e.accuracy] for e in result.evaluations]
+    shown = at_most(result.evaluations)
+    rows: list[list[Value]] = [[e.step, e.seconds, e.loss, e.accuracy] for e in shown]
     headings = ["step", "s since the command", "test loss", "test accuracy"]
     return [Table("evaluations", "Scores on the test set", headings, rows, [None, 1, 4, PER_CENT])] if rows else []
 
@@ -171,6 +175,8 @@ def classes(result: Result, suffix: str = "", of: str = "") -> list[Item]:
     """The classification report and the confusion matrix."""
     if not result.per_class:
         return []
+    if not has_small_matrix(result):
+        return [class_table(result, suffix, of), TOO_MANY]
     labels, counts = result.classes or [], result.confusion_matrix or []
     matrix = Matrix("confusion" + suffix, "Confusion matrix" + of, "predicted class", "true class", labels, counts)
     return [class_table(result, suffix, of), matrix, confusion_table(result, suffix, of)]
@@ -191,10 +197,17 @@ def staleness(result: Result) -> list[Bars]:
     histograms = {f"rank {rank.rank}": rank.staleness.histogram for rank in result.ranks if rank.staleness}
     if not histograms:
         return []
-    most = max(int(age) for histogram in histograms.values() for age in histogram)
-    ages = [str(age) for age in range(most + 1)]
-    parts = {rank: [histogram.get(age, 0) for age in ages] for rank, histogram in histograms.items()}
+    most = max((int(age) for histogram in histograms.values() for age in histogram), default=0)
+    ages = [str(age) for age in range(min(most, MOST_AGES) + 1)]
+    parts = {rank: [_steps_of(histogram, age) for age in range(len(ages))] for rank, histogram in histograms.items()}
+    if most > MOST_AGES:
+        ages[-1] += " or more"
     return [Bars("staleness", "Updates between a pull and its push, by steps of each rank", "steps", ages, parts)]
+
+
+def _steps_of(histogram: dict[str, int], age: int) -> int:
+    """Steps of this age; the last bar has those of all that are older."""
+    return sum(steps for text, steps in histogram.items() if min(int(text), MOST_AGES) == age)
 
 
 def settings(result: Result) -> Table:
@@ -260,6 +273,10 @@ def machine(result: Result) -> Table:
 
 def thinned(x: list[float], y: list) -> tuple[list[float], list]:
     """At most MOST_POINTS points of a curve, its ends among them."""
-    every = -(-len(x) // MOST_POINTS)
-    keep = sorted({*range(0, len(x), every), len(x) - 1})
-    return [x[i] for i in keep], [y[i] for i in keep]
+    return at_most(x), at_most(y)
+
+
+def at_most(items: list[T]) -> list[T]:
+    """About MOST_POINTS of the items, evenly, the first and the last among them."""
+    every = -(-len(items) // MOST_POINTS) or 1
+    return [items[i] for i in sorted({*range(0, len(items), every), len(items) - 1})] if items else []

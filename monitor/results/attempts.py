@@ -1,5 +1,6 @@
 """Recorded events of a run that was restarted: each step once, as it was done last."""
 
+import math
 from collections.abc import Iterable
 
 from trainer import events
@@ -7,13 +8,15 @@ from trainer import events
 
 def without_repeats(recorded: Iterable[events.Event]) -> list[events.Event]:
     """Recorded events without the steps and scores that a restart lost: those that were done again come later."""
-    remaining: list[events.Event] = []
-    for event in recorded:
+    kept: list[events.Event] = []
+    floor = math.inf  # the earliest step that a later restart goes on from
+    for event in reversed(list(recorded)):
+        is_lost = getattr(event, "step", 0) > floor or (floor < math.inf and isinstance(event, events.Trained))
+        if not is_lost:
+            kept.append(event)
         if isinstance(event, events.Restart):
-            remaining = [e for e in remaining if getattr(e, "step", 0) <= event.from_step]
-            remaining = [e for e in remaining if not isinstance(e, events.Trained)]
-        remaining.append(event)
-    return remaining
+            floor = min(floor, event.from_step)
+    return kept[::-1]
 
 
 def spent_until(recorded: Iterable[events.Event], step: int) -> list[events.Event]:

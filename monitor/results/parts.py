@@ -2,13 +2,19 @@
 
 import json
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_serializer
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_serializer, model_validator
+from pydantic_core import PydanticCustomError
 
+from monitor.text import one_line
 from trainer.events import PHASES
 from trainer.layout import WORKER
 from trainer.spec import RunSpec
+
+# More than any run has. A document is small, and tables and plots of what it says are not.
+MOST_RANKS, MOST_CLASSES, MOST_SETTINGS = 1024, 1000, 200
+MOST, MOST_LINES, MOST_LETTERS = 100_000, 1000, 2000
 
 _HALVES = re.compile(r"[\ud800-\udfff]")  # halves of letters, which no text can hold
 
@@ -17,7 +23,18 @@ def _text(value):
     return _HALVES.sub("\ufffd", value) if isinstance(value, str) else value
 
 
+def _line(value):
+    return one_line(_text(value), MOST_LETTERS) if isinstance(value, str) else value
+
+
+T = TypeVar("T")
+OfNodes = Annotated[list[T], Field(max_length=MOST_RANKS)]  # of each node or rank
+OfClasses = Annotated[list[T], Field(max_length=MOST_CLASSES)]
+Few = Annotated[list[T], Field(max_length=MOST_LINES)]
+Many = Annotated[list[T], Field(max_length=MOST)]
 Text = Annotated[str, BeforeValidator(_text)]  # from events, files or names of files: of any letters
+Line = Annotated[str, BeforeValidator(_line)]  # the same, on one line
+Age = Annotated[str, Field(pattern=r"\A[0-9]{1,9}\z")]  # a count of updates
 Number = int | float  # finite; an integer stays one
 
 
@@ -32,15 +49,21 @@ class Spec(Part):
 
     model_config = ConfigDict(extra="allow")
 
-    sync: str
-    model: str
-    data: str
+    sync: Line
+    model: Line
+    data: Line
     nodes: int
     nproc: int = 1
     batch: int  # samples per step over all workers
-    shares: list[int] | None = None  # of each worker; None: all alike
+    shares: OfNodes[int] | None = None  # of each worker; None: all alike
     lr: Number | None = None
-    precision: str = "fp32"
+    precision: Line = "fp32"
+
+    @model_validator(mode="after")
+    def _has_few_settings(self) -> "Spec":
+        if len(self.model_extra or {}) > MOST_SETTINGS:
+            raise PydanticCustomError("settings", "a spec has at most {most} settings", {"most": MOST_SETTINGS})
+        return self
 
     @classmethod
     def of(cls, spec: RunSpec) -> "Spec":
@@ -57,10 +80,10 @@ class Spec(Part):
 class Error(Part):
     """Why a run failed."""
 
-    kind: str
-    message: Text  # one line
+    kind: Line
+    message: Line
     rank: int | None = None  # the one to blame
-    last_lines: list[Text] = []  # what it printed besides events
+    last_lines: Few[Line] = []  # what it printed besides events
     traceback: Text = ""
 
 
@@ -85,32 +108,32 @@ class Link(Part):
     delay_ms: Number = 0  # one way
     jitter_ms: Number = 0
     loss_percent: Number = 0
-    congestion: str | None = None  # TCP's congestion control; None: the machine's own
+    congestion: Line | None = None  # TCP's congestion control; None: the machine's own
     measured: Measured | None = None
 
 
 class FaultRecord(Part):
     """What became of a fault. Seconds count from the beginning of the first step; None: the run did not come to it."""
 
-    fault: str  # in the words of FAULT=
+    fault: Line  # in the words of FAULT=
     step: int | None  # the last that any worker had done by then
     began_seconds: Number | None
     ended_seconds: Number | None
-    error: Text | None
+    error: Line | None
 
 
 class ResumedFrom(Part):
     """The checkpoint that a run went on from."""
 
-    run: Text
+    run: Line
     step: int
 
 
 class DataInfo(Part):
     """The images that were used."""
 
-    label: Text
-    key: Text  # the same key is the same bytes
+    label: Line
+    key: Line  # the same key is the same bytes
     train_samples: int | None = None
     test_samples: int | None = None
 
@@ -118,8 +141,8 @@ class DataInfo(Part):
 class Host(Part):
     """The machine that held the nodes, as the orchestrator saw it."""
 
-    system: Text
-    cpu: Text
+    system: Line
+    cpu: Line
     cores: int | None
     memory_bytes: int
 
@@ -151,15 +174,15 @@ class Staleness(Part):
 
     mean: Number
     max: Number
-    histogram: dict[str, int]  # whole updates: steps that had as many
+    histogram: Annotated[dict[Age, int], Field(max_length=MOST)]  # whole updates: steps that had as many
 
 
 class Rank(Part):
     """What one rank did. Figures of its node are the same for each rank there."""
 
     rank: int
-    node: Text
-    role: str  # worker, server or evaluator
+    node: Line
+    role: Line  # worker, server or evaluator
     steps: int  # of this run that count
     step_seconds: StepSeconds
     phase_seconds: PhaseSeconds
@@ -186,7 +209,7 @@ class Rank(Part):
 class ClassScore(Part):
     """How well one class was predicted."""
 
-    name: Text = Field(validation_alias="class", serialization_alias="class")
+    name: Line = Field(validation_alias="class", serialization_alias="class")
     precision: Number
     recall: Number
     f1: Number
@@ -198,7 +221,7 @@ class LostWorker(Part):
 
     rank: int
     step: int  # its last
-    reason: Text
+    reason: Line
 
 
 class Evaluation(Part):
@@ -215,7 +238,7 @@ class CheckpointEntry(Part):
     """A complete checkpoint."""
 
     step: int
-    path: Text  # of its folder, in the run's
+    path: Line  # of its folder, in the run's
     bytes: int
     seconds: Number  # that it took to write
 
@@ -224,8 +247,8 @@ class Restart(Part):
     """A failure that was overcome from a checkpoint. What was lost is counted over all ranks."""
 
     attempt: int  # from 1
-    kind: str
-    message: Text
+    kind: Line
+    message: Line
     from_step: int  # 0: from the start
     lost_steps: int
     lost_samples: int

@@ -2,6 +2,8 @@
 
 from pydantic import ValidationError
 
+from monitor.text import one_line
+
 
 def first_problem(error: ValidationError) -> str:
     """The first thing that is wrong: where, what stands there, and what would do."""
@@ -10,6 +12,6 @@ def first_problem(error: ValidationError) -> str:
     if place[-1:] == ["int"]:  # the first of the types that a result's number may have
         place, message = place[:-1], "Input should be a number"
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
-    value = "" if isinstance(first["input"], dict | list) else f" = {first['input']!r}"
+    value = "" if isinstance(first["input"], dict | list) else f" = {one_line(repr(first['input']), 80)}"
     colon = ": " if where or value else ""
     return " ".join(f"{where}{value}{colon}{message[0].lower()}{message[1:]}".split())

@@ -4,30 +4,35 @@ A result is written twice. When a run begins, it holds what is known then and la
 empty. When the run has ended, it holds every field.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from monitor.results.parts import (
+    MOST_LINES,
     CheckpointEntry,
     ClassScore,
     DataInfo,
     Error,
     Evaluation,
     FaultRecord,
+    Few,
     Host,
     Limits,
+    Line,
     Link,
     LostWorker,
+    Many,
     Number,
+    OfClasses,
+    OfNodes,
     Part,
     Rank,
     Restart,
     ResumedFrom,
     Seconds,
     Spec,
-    Text,
 )
 
 SCHEMA = 2
@@ -39,39 +44,39 @@ class Result(Part):
     """One run. The order of the fields is that of result.json."""
 
     schema_: int = Field(validation_alias="schema", serialization_alias="schema")
-    id: Text
+    id: Line
     status: Literal["running", "finished", "failed"]
     error: Error | None
-    runtime: str
+    runtime: Line
     spec: Spec
-    limits: list[Limits]  # of each node
-    links: list[Link]  # of each node; empty: as it was
-    faults: list[FaultRecord]
+    limits: OfNodes[Limits]  # of each node
+    links: OfNodes[Link]  # of each node; empty: as it was
+    faults: Few[FaultRecord]
     resumed_from: ResumedFrom | None
     data: DataInfo
     orchestrator_pid: int | None = None  # while it runs
     orchestrator_start: str | None = None  # tells its process from a later one of that id
     host: Host
-    versions: dict[str, str] = Field(default={})
+    versions: Annotated[dict[Line, Line], Field(max_length=MOST_LINES)] = Field(default={})
     parameters: int | None = None
     gradient_bytes: int | None = None
     steps: int | None = None  # number of the last one asked for
-    ranks: list[Rank] = Field(default=[])
+    ranks: OfNodes[Rank] = Field(default=[])
     train_loss: Number | None = None  # of the last step's global batch
     test_loss: Number | None = None
     test_accuracy: Number | None = None
     test_samples_counted: int | None = None
-    classes: list[Text] | None = None
-    per_class: list[ClassScore] | None = None
-    confusion_matrix: list[list[int]] | None = None  # [true class][predicted class]
+    classes: OfClasses[Line] | None = None
+    per_class: OfClasses[ClassScore] | None = None
+    confusion_matrix: OfClasses[OfClasses[int]] | None = None  # [true class][predicted class]
     distinct_samples: int | None = None
     samples_seen: int | None = None
     synchronisations: int | None = None
-    lost_workers: list[LostWorker] = Field(default=[])
-    evaluations: list[Evaluation] = Field(default=[])
-    checkpoints: list[CheckpointEntry] = Field(default=[])
-    warnings: list[Text] = Field(default=[])
-    restarts: list[Restart] = Field(default=[])
+    lost_workers: OfNodes[LostWorker] = Field(default=[])
+    evaluations: Many[Evaluation] = Field(default=[])
+    checkpoints: Many[CheckpointEntry] = Field(default=[])
+    warnings: Few[Line] = Field(default=[])
+    restarts: Few[Restart] = Field(default=[])
     seconds: Seconds = Seconds()
 
     @model_validator(mode="after")
@@ -86,6 +91,12 @@ class Result(Part):
         shares = self.spec.shares
         if shares and self.ranks and len(shares) != sum(rank.is_worker for rank in self.ranks):
             raise PydanticCustomError("shares", "spec.shares has a share for each worker")
+        return self
+
+    @model_validator(mode="after")
+    def _links_are_of_the_nodes(self) -> "Result":
+        if 0 < len(self.links) < len(self.limits):
+            raise PydanticCustomError("links", "links has a link for each node, or none")
         return self
 
     @model_validator(mode="after")

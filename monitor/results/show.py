@@ -16,13 +16,13 @@ from monitor.results.parts import Seconds
 from monitor.results.result import Result
 from monitor.results.terminal import in_terminal
 from monitor.results.text import count, mean, number, share
-from monitor.text import plural
+from monitor.text import one_line, plural
 
 SETTINGS = {"RUNS_DIR": "folder of results; default: runs"}
 HEADINGS = ["run", "status", "runtime", "sync", "model", "data", "nodes", "batch", "precision", "s/step", "accuracy"]
 HEADINGS += ["with"]
 UNREADABLE = "unreadable"
-MOST_LETTERS = 100_000  # of a line, when nothing is wrapped
+MOST_COLUMNS, MOST_LETTERS, CELL_LETTERS = 100_000, 2000, 400  # of a line when nothing is wrapped, of one, of a cell
 STATUS_COLOURS = {"finished": "green", "failed": "red", "running": "yellow"}
 STEP_NOTE = "first step left out of the step means; sync is the part that backward did not hide; CPU is the node's"
 
@@ -36,10 +36,10 @@ def list_command(settings: dict[str, str], args) -> int:
     rows, problems = [], []
     for folder in folders:
         try:
-            rows.append([Text(folder.name), *_cells(store.load(folder.name, folder.parent))])
+            rows.append([_cell(folder.name), *_cells(store.load(folder.name, folder.parent))])
         except UserError as error:
-            rows.append([Text(folder.name), *_unreadable_cells()])
-            problems.append(error)
+            rows.append([_cell(folder.name), *_unreadable_cells()])
+            problems.append(one_line(str(error), MOST_LETTERS))
     say = console()
     say.print(_run_table(rows, say) if rows else "no runs yet: `make run SYNC=ddp` makes the first")
     for problem in problems:
@@ -54,7 +54,7 @@ def _run_table(rows: list[list[Text]], console: Console) -> Table:
     one cell, which looks the same.
     """
     table = _table_of([[Text("\n").join(column) for column in zip(*rows, strict=True)]])
-    width = Measurement.get(console, console.options.update(width=MOST_LETTERS), table).maximum
+    width = Measurement.get(console, console.options.update(width=MOST_COLUMNS), table).maximum
     return table if width <= console.width else _table_of(rows)
 
 
@@ -90,7 +90,12 @@ def _cells(result: Result) -> list[Text]:
     step_seconds = mean(rank.step_seconds.mean for rank in result.ranks)
     settings = (result.runtime, spec.sync, spec.model, spec.data, spec.nodes, spec.batch, spec.precision)
     figures = (number(step_seconds, 3), share(result.test_accuracy), words.more(result))
-    return [Text(result.status, STATUS_COLOURS[result.status]), *(Text(str(v)) for v in (*settings, *figures))]
+    return [Text(result.status, STATUS_COLOURS[result.status]), *map(_cell, (*settings, *figures))]
+
+
+def _cell(value: object) -> Text:
+    """A value on one line: where all rows are laid out as one, a second line would move those below it."""
+    return Text(one_line(str(value), CELL_LETTERS))
 
 
 def _unreadable_cells() -> list[Text]:
@@ -180,7 +185,10 @@ def _show_events(result: Result, console: Console) -> None:
 def _show_scores(result: Result, console: Console) -> None:
     """Print scores on the test set, by class and in all."""
     console.print(in_terminal(tables.class_table(result)))
-    console.print(in_terminal(tables.confusion_table(result), letters=6))
+    if tables.has_small_matrix(result):
+        console.print(in_terminal(tables.confusion_table(result), letters=6))
+    else:
+        console.print(tables.TOO_MANY, style="dim")
     console.print(
         f"train loss {number(result.train_loss, 3)}   test loss {number(result.test_loss, 3)}   "
         f"test accuracy {share(result.test_accuracy)} of {count(result.test_samples_counted)}   "

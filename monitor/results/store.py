@@ -18,6 +18,7 @@ from trainer import files
 from trainer.names import is_run
 from trainer.received import ReceivedError, load_json, refuse_special_parts
 
+MOST_PID = 1 << 31
 KILLED = Error(
     kind="orchestrator",
     message="the orchestrator was killed before it could write a result",
@@ -113,11 +114,14 @@ def _not_found(run: str, runs: Path) -> UserError:
 
 
 def _goes_on(result: Result) -> bool:
-    """Whether the orchestrator that began this run lives. Where its start is not known, its id has to do."""
+    """Whether the orchestrator that began this run lives. Where its start is not known, its id has to do.
+
+    Process 1 always lives: a received run that names it would go on for ever.
+    """
     pid, start = result.orchestrator_pid, result.orchestrator_start
-    if pid is None or pid <= 0:
+    if pid is None or not 0 < pid < MOST_PID:
         return False
-    return process_start(pid) == start if start else psutil.pid_exists(pid)
+    return process_start(pid) == start if start else pid > 1 and psutil.pid_exists(pid)
 
 
 def folders(runs: Path) -> list[Path]:

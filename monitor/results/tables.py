@@ -13,6 +13,8 @@ RANK_NOTE = (
     "The first step is left out of the step means. sync is the part that backward did not hide. Peak CPU and "
     "throttling are the node's, and stand with its first rank."
 )
+SHOWN_CLASSES = 100  # of a confusion matrix
+TOO_MANY = f"The confusion matrix has more than {SHOWN_CLASSES} classes: it is in result.json alone."
 IDENTITY = ("rank", "node", "role", "steps")  # the columns before the figures
 STEPS = {"s/step": "s/step", "median s": "median", "p95 s": "p95"}  # a page's heading: a terminal's
 SUMMARY = STEPS | {name: name for name in ("sent MB/step", "peak MB", "peak CPU %")}
@@ -76,6 +78,11 @@ def class_table(result: Result, suffix: str = "", of: str = "") -> Table:
     rows: list[list[Value]] = [[c.name, c.precision, c.recall, c.f1, c.support] for c in scores]
     headings = ["class", "precision", "recall", "F1", "support"]
     return Table("classes" + suffix, "Classification report" + of, headings, rows, [None, 3, 3, 3, None])
+
+
+def has_small_matrix(result: Result) -> bool:
+    """Whether a confusion matrix of so many classes can be read, and laid out in time."""
+    return len(result.classes or ()) <= SHOWN_CLASSES
 
 
 def confusion_table(result: Result, suffix: str = "", of: str = "") -> Table:

@@ -7,6 +7,9 @@ from pathlib import Path
 from monitor.conditions.amounts import whole
 from monitor.errors import UserError, refuse_unknown
 from monitor.ports import check_port
+from monitor.results import store
+from monitor.text import one_line
+from trainer.received import special_files
 
 SETTINGS = {"PORT": "port on 127.0.0.1; default: 6006", "RUNS_DIR": "folder of results; default: runs"}
 
@@ -22,4 +25,17 @@ def command(settings: dict[str, str], args) -> None:
     if not program.exists():
         raise UserError("tensorboard is not installed here; `make tensorboard` installs it")
     check_port("PORT", port)
+    _refuse_special_files(runs)
     os.execv(program, [str(program), "--logdir", str(runs), "--host", "127.0.0.1", "--port", str(port)])
+
+
+def _refuse_special_files(runs: Path) -> None:
+    """Raise UserError where there is a link or a pipe: TensorBoard opens all that it finds, wherever it leads.
+
+    `latest` may be a link, to a run beside it.
+    """
+    for path in sorted(runs.iterdir()):
+        if path.is_symlink():
+            store.folder_of(path.name, runs)
+        elif what := next(special_files(path), None):
+            raise UserError(f"{path}: {one_line(what, 400)}; remove it")

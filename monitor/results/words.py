@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from monitor.conditions.links import DEFAULT_CONGESTION
-from monitor.results.parts import Link, Number, Spec
+from monitor.results.parts import MOST_LETTERS, Link, Number, Spec
 from monitor.results.result import Result
+from monitor.text import one_line
 from trainer.registry import MODELS, SYNCS
 from trainer.spec import RunSpec
 
@@ -31,7 +32,7 @@ def differences(result: Result, among: list[Result]) -> str:
     relevant = relevant_settings(values)
     if result.links:
         values["congestion"] = values["congestion"] or DEFAULT_CONGESTION
-    words = [(NAMES.get(name, name.upper()), text(values[name])) for name in names]
+    words = [(_word(name), text(values[name])) for name in names]
     return " ".join(f"{word}={value}" if value else f"no {word}" for word, value in words if word in relevant)
 
 
@@ -99,7 +100,7 @@ def relevant_settings(values: dict[str, Any]) -> dict[str, str]:
     strategy = SYNCS.get(values["sync"])
     of_this = strategy.settings if strategy else of_some
     return {
-        NAMES.get(name, name.upper()): text(value)
+        _word(name): text(value)
         for name, value in values.items()
         if value is not None and (name in of_this or name not in of_some)
     }
@@ -111,11 +112,16 @@ def unusual_settings(spec: Spec) -> str:
     if spec.model in MODELS:
         usual["lr"] = MODELS[spec.model].lr
     values = {n: v for n, v in spec.values().items() if n not in HEADED and v is not None and v != usual.get(n)}
-    return " ".join(f"{NAMES.get(name, name.upper())}={text(value)}" for name, value in values.items())
+    return " ".join(f"{_word(name)}={text(value)}" for name, value in values.items())
+
+
+def _word(name: str) -> str:
+    """What the setting of a spec's field is called."""
+    return NAMES.get(name) or one_line(name.upper(), MOST_LETTERS)
 
 
 def text(value: Any) -> str:
-    """A value as it would be given."""
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    """A value as it would be given, on one line."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return one_line(",".join(map(str, value)) if isinstance(value, list | tuple) else str(value), MOST_LETTERS)

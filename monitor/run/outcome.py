@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from monitor.metrics.sampling import Row, summarise
 from monitor.results.machine import host, own_version, process_start
 from monitor.results.parts import (
+    MOST,
+    MOST_LINES,
     CheckpointEntry,
     DataInfo,
     Error,
@@ -139,11 +141,19 @@ def complete(start: Result, record: RunRecord) -> Result:
         synchronisations=trained.synchronisations if trained else None,
         lost_workers=lost_workers(record.ranks),
         evaluations=evaluations(record),
-        checkpoints=list(record.checkpoints),
-        warnings=list(record.warnings),
+        checkpoints=list(record.checkpoints)[-MOST:],
+        warnings=few(record.warnings),
         restarts=list(record.restarts),
         seconds=seconds(record),
     )
+
+
+def few(warnings: Sequence[str]) -> list[str]:
+    """As many as a result holds; the last says how many more there were."""
+    if len(warnings) <= MOST_LINES:
+        return list(warnings)
+    kept = list(warnings[: MOST_LINES - 1])
+    return [*kept, f"{len(warnings) - len(kept)} more warnings, which are in events.jsonl"]
 
 
 def error(failure: Failure) -> Error:
@@ -239,8 +249,8 @@ def lost_workers(ranks: Sequence[RankState]) -> list[LostWorker]:
 
 
 def evaluations(record: RunRecord) -> list[Evaluation]:
-    """The scores while training went on, with seconds since the command."""
-    return [
+    """The last scores while training went on, as many as a result holds, with seconds since the command."""
+    scores = [
         Evaluation(
             step=event.step,
             updates=event.updates,
@@ -251,6 +261,7 @@ def evaluations(record: RunRecord) -> list[Evaluation]:
         for rank in record.ranks
         for event in rank.evaluations
     ]
+    return scores[-MOST:]
 
 
 def seconds(record: RunRecord) -> Seconds:

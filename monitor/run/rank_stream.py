@@ -9,6 +9,7 @@ An EventFault is that rank's fault: the run fails and names it.
 import re
 from collections import Counter
 
+from monitor.results.parts import MOST_CLASSES
 from monitor.runtime.base import Output
 from monitor.runtime.streams import most_steps
 from trainer import events
@@ -39,7 +40,7 @@ ONCE = (
     *LAUNCHERS,
     *(events.Started, events.Ready, events.Trained, events.Served, events.Watched, events.Evaluated, events.Finished),
 )
-WARNINGS = 1000
+WARNINGS, VERSIONS = 1000, 100
 FAILURES = ("own", "peer", "deadline", "mismatch", "input")  # a Failed's kinds
 
 
@@ -87,6 +88,8 @@ class RankStream:
                 raise EventFault(f"it sent step {event.step}, which this run does not have, or one without its phases")
             case events.Step() if event.step_seconds <= 0:
                 raise EventFault(f"it sent step {event.step} of {event.step_seconds:g} s")
+            case events.Ready() if len(event.versions) > VERSIONS:
+                raise EventFault(f"it sent versions of {len(event.versions)} packages; {VERSIONS} are the most")
             case events.Failed() if event.kind not in FAILURES or not self._is_rank(event.suspect_rank):
                 raise EventFault(f"it sent a failure of no kind that there is, or that suspects no rank of {ALL}")
             case events.Trained() if not all(map(self._is_rank, event.lost_workers)):
@@ -104,6 +107,8 @@ class RankStream:
     def _check_scores(self, evaluated: events.Evaluated) -> None:
         """Tables are made of its matrix, a row and a column a class."""
         size = len(evaluated.classes)
+        if size > MOST_CLASSES:
+            raise EventFault(f"it sent scores of {size} classes; {MOST_CLASSES} are the most")
         if self._rank != 0 or any(
             len(row) != size for row in (evaluated.confusion_matrix, *evaluated.confusion_matrix)
         ):

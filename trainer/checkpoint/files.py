@@ -9,10 +9,12 @@ what rank 0's state holds.
 """
 
 import json
+import os
 import zipfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import torch
 
@@ -23,6 +25,9 @@ from trainer.files import HashingFile, whole_file
 from trainer.received import open_received
 from trainer.spec import RunSpec
 from trainer.wire.collectives import Wire
+
+MOST_VALUES = 100_000  # in one file: a name and a tensor for each parameter, and the spec
+PLAIN = (str, int, float, bool, type(None))
 
 
 class CheckpointError(Exception):
@@ -97,25 +102,68 @@ def load(folder: Path, wire: Wire, facts: dict[str, str]) -> tuple[Complete, dic
     for fact, value in facts.items():
         if complete.facts.get(fact) != value:
             raise InputError(f"RESUME: {fact} are {value}, in {folder} they were {complete.facts.get(fact)}")
-    model = {MODEL_PART + key: value for key, value in read(folder / MODEL)["model"].items()}
-    state = _resolve(read(folder / first), model)
-    if wire.rank != 0:
-        state = _resolve(read(folder / name), state)
+    try:
+        model = {MODEL_PART + key: value for key, value in read(folder / MODEL)["model"].items()}
+        state = _resolve(read(folder / first), model)
+        if wire.rank != 0:
+            state = _resolve(read(folder / name), state)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"RESUME: {folder}: no checkpoint of syncbed ({error})") from None
     return complete, state
 
 
 def read(path: Path) -> dict:
     """One file of a checkpoint; only tensors and plain values are accepted. Raises OSError, ValueError for others.
 
-    Nothing that we write is compressed: a small file cannot unpack to a large one.
+    A small file stays small: nothing in it is compressed, there twice, or larger than it is stored.
     """
     with open_received(path) as file:
-        if zipfile.is_zipfile(file):
-            with zipfile.ZipFile(file) as members:
-                if any(member.compress_type != zipfile.ZIP_STORED for member in members.infolist()):
-                    raise ValueError(f"{path}: has a compressed part, which no checkpoint of syncbed has")
-        file.seek(0)
-        return torch.load(file, weights_only=True)
+        _check_parts(file, path)
+        try:
+            content = torch.load(file, weights_only=True)
+        except Exception as error:  # broken files raise nearly anything
+            reason = str(error).split("\n")[0] or type(error).__name__
+            raise ValueError(f"{path}: damaged, or more than tensors and plain values ({reason})") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: holds no dictionary")
+    _check_values(content, path)
+    return content
+
+
+def _check_parts(file: BinaryIO, path: Path) -> None:
+    """Raise ValueError unless the file is an archive, as torch.save writes it, whose parts are as large as the file."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+        raise ValueError(f"{path}: no archive of tensors ({error})") from None
+    size = os.fstat(file.fileno()).st_size
+    if any(m.compress_type != zipfile.ZIP_STORED for m in members) or sum(m.file_size for m in members) > size:
+        raise ValueError(f"{path}: its parts are compressed or overlap, which those of no checkpoint of syncbed do")
+    file.seek(0)
+
+
+def _check_values(content: dict, path: Path) -> None:
+    """Raise ValueError for values that are not plain, that are too many, or that are larger than what they are of.
+
+    A list that holds another ten times costs a few bytes and is ten times as long, at each level.
+    """
+    values: list[Any] = [content]
+    count = 0
+    while values:
+        value = values.pop()
+        count += 1
+        if isinstance(value, dict | list | tuple):
+            parts = [*value, *value.values()] if isinstance(value, dict) else value
+            count += len(parts)
+            values += parts if count <= MOST_VALUES else ()
+        elif isinstance(value, torch.Tensor):
+            if value.layout != torch.strided or value.nbytes > value.untyped_storage().nbytes():
+                raise ValueError(f"{path}: has a tensor that is larger than what is stored of it")
+        elif not isinstance(value, PLAIN):
+            raise ValueError(f"{path}: has a value of type {type(value).__name__}")
+        if count > MOST_VALUES:
+            raise ValueError(f"{path}: has more than {MOST_VALUES} values")
 
 
 def _resolve(content: dict, elsewhere: dict) -> dict:

@@ -2,6 +2,7 @@
 
 from monitor import capabilities
 from monitor.experiments import figures
+from monitor.experiments.cells import texts
 from monitor.experiments.comparison import rows, tables
 from monitor.experiments.grouping import Group
 from monitor.experiments.sweep import Sweep
@@ -105,18 +106,20 @@ def family(group: Group) -> str:
 
 def failed(job: Sweep) -> list[Table]:
     """What failed when it was last tried, and why."""
-    cells: list[list[Value]] = [[job.cells[t.cell].text(job.cells), t.repeat, t.error] for t in job.failures()]
+    names = texts(job.cells)
+    cells: list[list[Value]] = [[names[t.cell], t.repeat, t.error] for t in job.failures()]
     return [Table("failed", "Failed runs", ["cell", "repeat", "why"], cells)] if cells else []
 
 
 def runs_table(job: Sweep) -> Table:
     """Every run by its id: its folder lies beside this page."""
+    names = texts(job.cells)
     cells: list[list[Value]] = []
     for cell, repeat in job.order():
         last = job.last(cell, repeat)
         state = "open"
         if last:
             state = "failed" if last.error else "finished"
-        cells.append([job.cells[cell].text(job.cells), repeat, state, last and last.run, last and last.seconds])
+        cells.append([names[cell], repeat, state, last and last.run, last and last.seconds])
     places = [None, None, None, None, 1]
     return Table("runs", "In the order in which they ran", ["cell", "repeat", "", "run", "s"], cells, places)

@@ -13,14 +13,14 @@ from monitor.runtime.streams import RankOutput
 from node.signature import ForgedError, Signer, Verifier, new_key
 from trainer import events
 
-SAID = [events.Held(rank=0), events.Failed(rank=0, kind="own", message="ü\n"), exited(0)]
+MESSAGES = [events.Held(rank=0), events.Failed(rank=0, kind="own", message="ü\n"), exited(0)]
 RANKS = events.to_line(events.Alive(rank=0)).encode()
 
 
-def lines_of(key, capsys, said=SAID):
+def lines_of(key, capsys, messages=MESSAGES):
     """What a launcher of this key writes."""
     signer = Signer(key)
-    for event in said:
+    for event in messages:
         signer.write(event)
     return capsys.readouterr().out.encode()
 
@@ -31,12 +31,12 @@ def received(data, stream="stdout"):
     output = RankOutput(0, queue, KEY)
     output.feed(stream, data)
     output.end()
-    *found, last = queue.queue
+    *outputs, last = queue.queue
     assert last == Output(0, "stdout", None)
-    return [item.breach or (item.stream, item.line) for item in found]
+    return [item.breach or (item.stream, item.line) for item in outputs]
 
 
-EVENTS = [("launcher", events.to_line(event)) for event in SAID]
+EVENTS = [("launcher", events.to_line(event)) for event in MESSAGES]
 NOT_SIGNED = "it sent an event as its launcher, without its launcher's signature"
 
 
@@ -52,9 +52,9 @@ def test_what_a_launcher_says_arrives_as_its_own(capsys):
 
 def test_a_line_that_a_rank_left_open_takes_no_launchers_line_along(capsys):
     first, _, rest = lines_of(KEY, capsys).partition(b"\n")
-    said = received(first + b"\n" + RANKS + b"\n" + RANKS[:20] + rest)
+    outputs = received(first + b"\n" + RANKS + b"\n" + RANKS[:20] + rest)
     ranks = [("stdout", RANKS.decode()), ("stdout", RANKS[:20].decode())]
-    assert said == [EVENTS[0], *ranks, *EVENTS[1:]]
+    assert outputs == [EVENTS[0], *ranks, *EVENTS[1:]]
 
 
 def test_lines_of_a_rank_that_look_alike_are_the_ranks():
@@ -82,8 +82,8 @@ def forgeries(signed):
 def test_a_forged_line_is_a_breach_after_which_nothing_counts(signed, name):
     line = forgeries(signed)[name]
     why = "it sent a line of its launcher once more" if "once more" in name else NOT_SIGNED
-    said = received(b"\n".join([*signed[:2], line.encode(), signed[2]]))
-    assert said == [*EVENTS[:2], why]
+    outputs = received(b"\n".join([*signed[:2], line.encode(), signed[2]]))
+    assert outputs == [*EVENTS[:2], why]
 
 
 def test_a_line_of_another_launcher_is_forged(capsys):

@@ -362,3 +362,21 @@ def test_no_line_of_many_is_lost(tmp_path):
     lines = [step(0, 4)] * 10_500
     run, _ = end_of(tmp_path, lines)
     assert len(run.recovery.supervisor.ranks[0].steps) == 10_501
+
+
+@pytest.mark.parametrize(
+    ("event", "why"),
+    [
+        (replace(ready(0), versions={str(n): "1" for n in range(101)}), "it sent versions of 101 packages; 100"),
+        (
+            events.Evaluated(
+                rank=0, samples=2, loss=1.0, accuracy=0.5, confusion_matrix=[], classes=[""] * 1001, seconds=1.0
+            ),
+            "it sent scores of 1001 classes; 1000",
+        ),
+    ],
+)
+def test_a_rank_says_no_more_than_a_result_holds(event, why):
+    """What was believed would have to be written: the result would not be one that can be read."""
+    with pytest.raises(events.EventFault, match=f"^{why} are the most$"):
+        RankStream(SPEC, 0).event(Output(0, "stdout", events.to_line(event)))

@@ -152,13 +152,13 @@ def _orphaned(tmp_path: Path, monkeypatch) -> Path:
 def test_what_a_rank_says_as_its_launcher_is_known_as_the_ranks(tmp_path):
     forged = events.to_line(events.Exited(rank=0, code=0, signal=None, out_of_memory=False))
     process, handle, said = started(tmp_path, [sys.executable, "-c", f"print({forged!r}); print('open', end='')"])
-    found = []
+    outputs = []
     while (output := said.get(timeout=60)).line is not None:
-        found.append((output.stream, output.line))
+        outputs.append((output.stream, output.line))
     handle.close()
-    assert [stream for stream, _ in found] == ["launcher", "stdout", "stdout", "launcher"]
-    assert [line for _, line in found[1:3]] == [forged, "open"]
-    assert [type(events.parse(found[i][1])) for i in (0, 3)] == [events.Held, events.Exited]
+    assert [stream for stream, _ in outputs] == ["launcher", "stdout", "stdout", "launcher"]
+    assert [line for _, line in outputs[1:3]] == [forged, "open"]
+    assert [type(events.parse(outputs[i][1])) for i in (0, 3)] == [events.Held, events.Exited]
     assert process.returncode == 0
 
 
