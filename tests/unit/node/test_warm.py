@@ -29,6 +29,7 @@ def rank():
     facts["ignored"] = [s.name for s in signal.Signals if signal.getsignal(s) is signal.SIG_IGN]
     facts["hidden"] = os.stat("/proc/self/environ").st_uid != os.geteuid()
     facts["parent"] = os.getppid()
+    facts["command"] = Path("/proc/self/cmdline").read_bytes().rstrip(b"\\0").decode().split("\\0")
     print(json.dumps(facts), flush=True)
     print("to standard error", file=sys.stderr, flush=True)
     if os.environ.get("WAIT"):
@@ -97,6 +98,7 @@ def test_a_fork_is_like_a_new_process(server, tmp_path):
         "ignored": facts["ignored"],
         "hidden": False,
         "parent": server.pid,
+        "command": ["python", "-m", "trainer"],
     }
     assert set(facts["ignored"]) <= {"SIGPIPE", "SIGXFSZ"}  # as Python has them
     assert others[1] == 7 and err == "to standard error\n"
