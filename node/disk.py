@@ -29,7 +29,7 @@ class Bound(TypedDict):
 
     folder: str  # the volume
     most_bytes: int  # that this node may hold there at once
-    scratch: dict[str, str]  # folders of its own, and the name that stays in each when a run begins
+    scratch: dict[str, list[str]]  # folders of its own, and the names that stay in each when a run begins
 
 
 class Usage:
@@ -120,7 +120,7 @@ def clear(bound: Bound, run_id: str, is_first: bool) -> None:
     orchestrator puts there for a run that is about to begin, which has the volume's own group.
     """
     for folder, kept in bound["scratch"].items():
-        _sweep(folder, lambda entry, kept=kept: entry.name == kept)
+        _sweep(folder, lambda entry, kept=kept: entry.name in kept)
     if is_first:
         own = os.lstat(bound["folder"]).st_gid
         _sweep(bound["folder"], lambda entry: entry.name == run_id or entry.stat(follow_symlinks=False).st_gid == own)

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import TypedDict
 
-from node import cgroup, disk
+from node import cgroup, disk, warm
 from node.leftovers import end_leftovers
 from node.lock import lock_holder
 from node.strays import end_strays
@@ -34,6 +34,7 @@ class NodeFacts(TypedDict):
     shaped: bool  # whether what it sends is shaped or cut off
     run: str | None  # id of the run that holds the node
     leftovers: list[int]  # process ids of ranks that no launcher held; they were ended
+    warm: bool  # whether a process that forks ranks waits here
 
 
 def node_facts() -> NodeFacts:
@@ -60,6 +61,7 @@ def node_facts() -> NodeFacts:
         "shaped": shaped(),
         "run": holder,
         "leftovers": strays + ([] if holder else end_leftovers()),
+        "warm": warm.is_there(),
     }
 
 

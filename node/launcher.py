@@ -16,7 +16,6 @@ the process then (node/leftovers.py).
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -26,16 +25,17 @@ import threading
 from functools import partial
 from typing import Any, TypedDict
 
-from node import cgroup, disk, limits, mpi
+from node import cgroup, disk, limits, mpi, warm
 from node import lock as node_lock
 from node.facts import node_facts, shaped
+from node.hiding import die_with_parent, hide
 from node.leftovers import end_run
 from node.lock import await_holder, lock_holder, take_lock
 from node.signature import Signer
 from node.strays import end_strays
 from trainer.events import Busy, Exited, Failed, Held
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4  # prctl(2)
+TRAINER = ("-m", "trainer")
 BUSY = 3  # exit code: another run holds the node
 
 
@@ -71,15 +71,6 @@ def main() -> int:
             return end(run_id)
     print("usage: python -m node.launcher check|run MARK|hold ID|end ID", file=sys.stderr)
     return 2
-
-
-def hide() -> None:
-    """Keep this process's memory, descriptors and environment from its own user: prctl(2), ptrace(2), proc(5).
-
-    What it starts is hidden until it is another program.
-    """
-    if ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
-        sys.exit("this kernel does not hide a process from its user")
 
 
 def check() -> int:
@@ -125,6 +116,8 @@ def run(request: Request) -> int:
     threading.Thread(target=process.obey, daemon=True).start()
     if request.get("wait"):
         process.go.wait()
+    if "limits" in request and (request["limits"]["memory_bytes"] or warm.LEAST_MEMORY) < warm.LEAST_MEMORY:
+        warm.end()  # all the memory is the rank's
     if problem := _problem(request):
         signer.write(Failed(rank=rank, kind="own", message=problem))
         return 1
@@ -203,12 +196,13 @@ class RankProcess:
 
     def __init__(self):
         self.go = threading.Event()
-        self._process: subprocess.Popen | None = None
+        self._process: subprocess.Popen | warm.WarmRank | None = None
         self._lock = threading.RLock()  # a signal's handler may interrupt its holder
 
     def start(self, argv: list[str], env: dict[str, str], **options: Any) -> None:
         """`options`: of subprocess.Popen."""
-        process = _spawn(argv, env, **options)
+        is_usual = tuple(argv[1:]) == TRAINER and not options
+        process = (warm.start(env) if is_usual else None) or _spawn(argv, env, **options)
         with self._lock:  # never had where `send` is ending this process
             self._process = process
 
@@ -255,16 +249,9 @@ def _spawn(argv: list[str], env: dict[str, str], **options: Any) -> subprocess.P
         env=env,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
-        preexec_fn=partial(_die_with, os.getpid()),
+        preexec_fn=partial(die_with_parent, os.getpid()),
         **options,
     )
-
-
-def _die_with(parent: int) -> None:
-    """The kernel kills this process should its parent be killed. prctl(2)."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was killed before the kernel knew
-        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ the agent is the first child of init. All else that init has is an orphan: it ou
 
 import os
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,7 @@ class Process(NamedTuple):
     pid: int
     parent: int
     started: int  # in clock ticks since the boot
+    is_stopped: bool = False  # by a signal or a debugger
 
 
 def end_strays(proc: Path = Path("/proc")) -> list[int]:
@@ -35,12 +37,28 @@ def end_strays(proc: Path = Path("/proc")) -> list[int]:
     return list(killed)
 
 
+def is_node(proc: Path) -> bool:
+    """Whether these are the processes of a node's container."""
+    with suppress(OSError):
+        return AGENT in (proc / "1" / "cmdline").read_bytes()
+    return False
+
+
+def started_by_docker(module: str, proc: Path = Path("/proc")) -> Iterator[tuple[int, bool]]:
+    """Processes that Docker started in this container to run a module of Python: (id, whether it is stopped).
+
+    A rank can start none such.
+    """
+    for stat in proc.glob("[0-9]*/stat") if is_node(proc) else ():
+        process = _read(stat)
+        with suppress(OSError):
+            if process and process.parent == 0 and module.encode() in stat.with_name("cmdline").read_bytes():
+                yield process.pid, process.is_stopped
+
+
 def strays(proc: Path) -> list[int]:
     """The ids of init's descendants but the agent and its own."""
-    try:
-        if AGENT not in (proc / "1" / "cmdline").read_bytes():
-            return []
-    except OSError:
+    if not is_node(proc):
         return []
     processes = [process for path in proc.glob("[0-9]*/stat") if (process := _read(path))]
     children = [process for process in processes if process.parent == 1]
@@ -59,7 +77,7 @@ def _read(stat: Path) -> Process | None:
         before, _, rest = stat.read_bytes().rpartition(b")")
         state, parent, *more = rest.split()
         if state not in (b"Z", b"X"):
-            return Process(int(before.split()[0]), int(parent), int(more[17]))
+            return Process(int(before.split()[0]), int(parent), int(more[17]), state in (b"T", b"t"))
     return None
 
 

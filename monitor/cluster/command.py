@@ -13,7 +13,7 @@ from monitor import checkout
 from monitor.cluster import mending
 from monitor.cluster.settings import DOWN_SETTINGS, LOG_SETTINGS, SETTINGS, SHM_BYTES, ClusterSettings
 from monitor.console import plain, say, tell_removed
-from monitor.engine import compose, container_limits, images, inspection, naming, sdk
+from monitor.engine import compose, container_limits, images, inspection, naming, sdk, warming
 from monitor.engine.alone import alone
 from monitor.engine.containers import (
     SERVICE_LABEL,
@@ -42,6 +42,7 @@ def up(settings: dict[str, str], args) -> int:
         cluster = ClusterSettings.from_settings(settings, host["NCPU"], host["MemTotal"])
         _start(client, cluster)
         facts = _verify(client, cluster)
+        _warm_up(client, cluster.project, facts)
         addresses = urls(client, cluster.project)
     seconds = round(time.monotonic() - begin, 1)
     if args.json:
@@ -84,6 +85,12 @@ def _start(client: DockerClient, cluster: ClusterSettings) -> None:
     except UserError:
         _show_sick(client, cluster.project)
         raise
+
+
+def _warm_up(client: DockerClient, project: str, facts: dict[str, inspection.NodeFacts]) -> None:
+    """Let the nodes get ready for the first run."""
+    nodes = {container.labels[SERVICE_LABEL]: container for container in containers(client, project)}
+    warming.warm_up(client, {nodes[name]: fact for name, fact in facts.items()})
 
 
 def down(settings: dict[str, str], args) -> int:

@@ -33,6 +33,7 @@ class NodeFacts(TypedDict):
     shaped: bool  # whether what it sends is shaped, or cut off
     run: str | None  # the run that holds it
     leftovers: list[int]  # processes that nobody held, which it has ended
+    warm: bool  # whether a process that forks ranks waits there
 
 
 def node_facts(container: Container) -> NodeFacts:

@@ -23,7 +23,7 @@ from monitor.conditions.conditions import Conditions
 from monitor.conditions.faults import Fault
 from monitor.conditions.links import Link
 from monitor.dashboards import render
-from monitor.engine import container_limits, containers, inspection, naming, sdk
+from monitor.engine import container_limits, containers, inspection, naming, sdk, warming
 from monitor.engine.inspection import NodeFacts
 from monitor.errors import Busy, NoEngine, RunFailed, UserError
 from monitor.metrics import prometheus
@@ -42,8 +42,7 @@ from trainer.layout import Seat, on_node, seats
 from trainer.spec import RunSpec
 
 NODE, RUNS = "trainer-", "/runs"
-SCRATCH = {"/run/syncbed": "lock", "/tmp": ".healthy", "/dev/shm": ""}  # of a node; see node.disk.Bound
-HIDDEN_PYTHON = "hidden-python"  # of the node's image: the node's user cannot look into it
+SCRATCH = {"/run/syncbed": ["lock", "warm.sock"], "/tmp": [".healthy"], "/dev/shm": []}  # see node.disk.Bound
 POLL_SECONDS = 0.5  # between two looks at nodes that are to come back
 
 
@@ -58,6 +57,7 @@ class DockerRuntime(Runtime):
         self._containers = containers
         self._port = 0
         self._data_present: set[str] = set()
+        self._facts: dict[Container, NodeFacts] = {}
         self._data = self._resume = ""
         self._holding = False  # whether the nodes are this run's
         self.default_nodes = len(containers)
@@ -124,6 +124,7 @@ class DockerRuntime(Runtime):
         self._disk = [conditions.disk_bytes(node, on_node(ranks, node)) for node in range(spec.nodes)]
         self._port = facts[0]["free_port"]
         self._data_present = set.intersection(*(set(fact["data"]) for fact in facts))
+        self._facts = dict(zip(nodes, facts, strict=True))
 
     def _set_conditions(self, nodes: list[Container], facts: list[NodeFacts], conditions: Conditions) -> None:
         """Work out what each node is to be held to. Raises UserError for what these nodes cannot have."""
@@ -185,7 +186,7 @@ class DockerRuntime(Runtime):
             SYNCBED_OUT=f"{RUNS}/{job.run_id}",
             SYNCBED_RESUME=self._resume,
         )
-        command = launcher_command(HIDDEN_PYTHON, job.run_id)
+        command = launcher_command(warming.HIDDEN_PYTHON, job.run_id)
         container = self._containers[self.node_name(seat.node)]
         with sdk.guard():
             api = self._client.api
@@ -274,3 +275,5 @@ class DockerRuntime(Runtime):
             wires.take_back(self._client, shaped, self._project, nodes[0], job.run_id)
         with sdk.guard():
             nodes[0].exec_run(removal(f"{RUNS}/{job.run_id}"))
+        if self._holding:
+            warming.warm_up(self._client, self._facts)  # for the next run

@@ -99,3 +99,25 @@ def test_prometheus_restarted_in_mid_run_costs_rows_and_not_the_run(cluster, tmp
     told = [text for text in run.result()["warnings"] if "metrics.csv has no rows for" in text]
     assert {text.split(":")[0] for text in told} == {"trainer-0", "trainer-1"}, run.result()["warnings"]
     assert len((run.run / "metrics.csv").read_text().splitlines()) > 4  # and it has those from before and after
+
+
+WARM_PROCESS = "grep -lz '^node.warm$' /proc/[0-9]*/cmdline | cut -d/ -f3 | sort -n | head -1"
+FORKS = f'warm=$({WARM_PROCESS}); grep -l "^PPid:.$warm$" $(ls /proc/[0-9]*/status) 2>/dev/null | wc -l'
+
+
+def test_ranks_are_forks_of_a_process_that_waits_in_their_node_and_die_with_it(cluster, tmp_path):
+    code, out = start(cluster, tmp_path, STEPS=2, **SMALL).finish()
+    assert code == 0, out  # at its end the last of the nodes gets such a process
+    nodes = [cluster.node(rank) for rank in range(2)]
+    wait_until(
+        lambda: all(node.exec_run(["test", "-S", "/run/syncbed/warm.sock"]).exit_code == 0 for node in nodes), 90
+    )
+    run = start(cluster, tmp_path, **SMALL | LONG)
+    run.wait_for("step", rank=1)
+    assert [said(node, "sh", "-c", FORKS).strip() for node in nodes] == ["1", "1"]
+    nodes[1].exec_run(["sh", "-c", f"kill -KILL $({WARM_PROCESS})"])
+    code, out = run.finish()
+    assert (code, run.result()["error"]["rank"]) == (1, 1), out
+    nothing_left(cluster)
+    code, out = start(cluster, tmp_path, STEPS=2, **SMALL).finish()
+    assert code == 0, out

@@ -31,7 +31,7 @@ def write(path, size: int = 0):
     return path
 
 
-def bound(volume, most: int, **scratch: str) -> disk.Bound:
+def bound(volume, most: int, **scratch: list[str]) -> disk.Bound:
     return {"folder": str(volume), "most_bytes": most, "scratch": scratch}
 
 
@@ -198,7 +198,7 @@ def test_a_nodes_own_folders_are_emptied_but_for_what_is_the_nodes(volume, tmp_p
     (scratch / "link").symlink_to(volume)
     (scratch / "closed").chmod(0)
     write(volume / "x")
-    disk.clear(bound(volume, 1, **{str(scratch): "lock"}), "run-1", is_first=False)
+    disk.clear(bound(volume, 1, **{str(scratch): ["lock"]}), "run-1", is_first=False)
     assert [path.name for path in scratch.iterdir()] == ["lock"]
     assert (volume / "x").exists()
 

@@ -113,16 +113,16 @@ def test_the_key_is_nowhere_but_in_the_memory_of_its_launcher(tmp_path):
 
 # A launcher of a user that is not root, as in a container: its descriptors are that user's too.
 AS_NOBODY = """
-import ctypes, os, sys
+import os, sys
 import psutil
-from node import ending, launcher
+from node import ending, hiding, launcher
 if os.getuid() == 0:
     for descriptor in (0, 1):
         os.fchown(descriptor, 65534, 65534)
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
-    ctypes.CDLL(None).prctl(launcher.PR_SET_DUMPABLE, 1)  # a change of user has hidden it
+    hiding.show()  # a change of user has hidden it
 {change}
 print("begins", flush=True)
 sys.argv[1:] = ["run", "of a test"]
@@ -211,7 +211,7 @@ def test_a_rank_that_is_stopped_before_it_is_tied_to_its_launcher_dies_with_it(t
     held_up = """
 import json, os, signal, sys
 from node import launcher
-launcher._die_with = lambda parent: os.kill(os.getpid(), signal.SIGSTOP)
+launcher.die_with_parent = lambda parent: os.kill(os.getpid(), signal.SIGSTOP)
 launcher.run(json.loads(sys.stdin.readline()))
 """
     process = launch(tmp_path, SLEEP, program=held_up)
@@ -226,7 +226,7 @@ launcher.run(json.loads(sys.stdin.readline()))
 
 
 def test_a_rank_whose_launcher_was_killed_before_they_were_tied_ends_itself():
-    code = "import os; from node.launcher import _die_with; _die_with(os.getpid()); print('lives')"
+    code = "import os; from node.hiding import die_with_parent; die_with_parent(os.getpid()); print('lives')"
     done = subprocess.run([sys.executable, "-c", code], env=_environment(), capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
 
