@@ -38,7 +38,7 @@ SOCKET = STATE / "warm.sock"
 IDLE_SECONDS = 900.0
 LEAST_MEMORY = 1 << 30  # bytes of a node that has one: it takes about 0.3 GiB with a CUDA build of torch
 MOST_REQUEST = 1 << 20
-PREFERRED_VICTIM = "500"  # of the kernel, should memory run out: the rank, not this process. proc(5), oom_score_adj
+PREFERRED_VICTIM = b"500"  # of the kernel, should memory run out: the rank, not this process. proc(5), oom_score_adj
 _LENGTH = struct.Struct("!I")
 
 
@@ -231,10 +231,8 @@ def become_rank(env: dict[str, str], descriptors: list[int], parent: int) -> NoR
         os.environ.update(env)
         show()  # as any other process of this user
         _name_as("python", "-m", "trainer")
-        Path("/proc/self/oom_score_adj").write_text(PREFERRED_VICTIM)
+        _prefer_as_victim()
         sys.argv = ["trainer"]
-        sys.stdout = os.fdopen(1, "w", closefd=False)
-        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         gc.unfreeze()
         gc.enable()
         from trainer.__main__ import main
@@ -244,6 +242,12 @@ def become_rank(env: dict[str, str], descriptors: list[int], parent: int) -> NoR
         traceback.print_exc()
     finally:
         os._exit(1)
+
+
+def _prefer_as_victim() -> None:
+    score = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+    os.write(score, PREFERRED_VICTIM)
+    os.close(score)
 
 
 def _name_as(*command: str) -> None:
