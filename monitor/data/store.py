@@ -21,10 +21,12 @@ from monitor.errors import RunFailed, UserError
 from trainer import files
 from trainer.checkpoint_folder import sha256
 from trainer.files import HashingFile
+from trainer.names import is_sha256
 from trainer.received import load_json
-from trainer.registry import DataSet, Shape
+from trainer.registry import MOST_CLASSES, DataSet, Shape
 
 SCHEMA = 1
+MOST_LETTERS = 300  # of a name or a label
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 BLOCK = 1000  # images at a time where a computation needs more memory than the images themselves
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -121,6 +123,11 @@ def complete(path: Path, verify: bool = False) -> Prepared | None:
     return Prepared(path, path.name, manifest, manifest["label"])
 
 
+def files_of(folder: Path) -> list[Path]:
+    """The files of a prepared folder, and nothing else that lies there. Without the last one it does not count."""
+    return [*(folder / f"{name}.npy" for name in ARRAYS), folder / "manifest.json"]
+
+
 def _damaged(path: Path, verify: bool) -> Path | None:
     """The first file of a prepared folder that is not as it was written."""
     manifest = _manifest(path)
@@ -141,10 +148,29 @@ def _manifest(path: Path) -> dict | None:
     try:
         manifest = load_json(path / "manifest.json")
         digest = manifest.pop("sha256")
+        is_ours = digest == _digest(manifest) and manifest["schema"] == SCHEMA and _is_whole(manifest)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    is_ours = digest == _digest(manifest) and manifest.get("schema") == SCHEMA
-    return manifest if is_ours and manifest["files"].keys() == {f"{name}.npy" for name in ARRAYS} else None
+    return manifest if is_ours else None
+
+
+def _is_whole(manifest: dict) -> bool:
+    """Whether what it says is of the types and within the bounds of what we write; a folder may be received.
+
+    Raises KeyError and TypeError for what is not there or cannot be looked at.
+    """
+    texts, classes, files = (manifest["name"], manifest["label"]), manifest["classes"], manifest["files"]
+    counts = [manifest["train_samples"], manifest["test_samples"], *manifest["shape"]]
+    return (
+        all(isinstance(text, str) and len(text) <= MOST_LETTERS for text in (*texts, *classes))
+        and isinstance(classes, list)
+        and 1 <= len(classes) <= MOST_CLASSES
+        and len(manifest["shape"]) == 3
+        and all(type(count) is int and count >= 1 for count in counts)
+        and all(isinstance(number, int | float) for number in (*manifest["mean"], *manifest["std"]))
+        and files.keys() == {f"{name}.npy" for name in ARRAYS}
+        and all(type(file["bytes"]) is int and is_sha256(file["sha256"]) for file in files.values())
+    )
 
 
 def _digest(manifest: dict) -> str:
