@@ -379,4 +379,4 @@ def test_no_line_of_many_is_lost(tmp_path):
 def test_a_rank_says_no_more_than_a_result_holds(event, why):
     """What was believed would have to be written: the result would not be one that can be read."""
     with pytest.raises(events.EventFault, match=f"^{why} are the most$"):
-        RankStream(SPEC, 0).event(events.to_line(event))
+        RankStream(SPEC, 0).event(Output(0, "stdout", events.to_line(event)))
