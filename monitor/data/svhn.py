@@ -4,7 +4,6 @@ train_32x32.mat and test_32x32.mat hold X, uint8 (32, 32, 3, n), and y, (n, 1), 
 The larger set of easy extra images is not used.
 """
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from monitor.data import folders
 from monitor.data.store import Content, Prepared, image_shape, prepare_once
 from monitor.errors import UserError
+from trainer.files import remove_folder
 from trainer.received import open_received
 from trainer.registry import DataSet
 
@@ -51,7 +51,7 @@ def _from_mirror(dataset: DataSet, cache: Path, say, verify: bool) -> Prepared:
 
         paths = [fetch(f"{MIRROR}{name}", SHA256[name], downloads / name, say) for name in SHA256]
         content = _content(dataset, paths, MIRROR, from_folder=False)
-        shutil.rmtree(downloads)
+        remove_folder(downloads)
         return content
 
     return prepare_once(cache, "svhn", make, say, verify)

@@ -1,6 +1,5 @@
 """Files between this machine and the volumes of a cluster: no folder is mounted, so remote engines work as well."""
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,6 +8,8 @@ from docker.models.containers import Container
 
 from monitor.engine import archives, naming, sdk
 from monitor.errors import RunFailed
+from trainer.files import remove_folder
+from trainer.names import in_folder
 
 
 def carry(client: DockerClient, image: str, project: str, volume: str, members: Mapping[str, Path | None]) -> None:
@@ -32,11 +33,11 @@ def carry(client: DockerClient, image: str, project: str, volume: str, members: 
 
 def bring(node: Container, source: str, target: Path) -> None:
     """Move a folder of the node to `target`, which is whole or not there. Raises UserError and OSError."""
-    part = target.with_name(f".{target.name}.part")
+    part = in_folder(target.parent, f".{target.name}.part")
     try:
         with sdk.guard():
             archives.fetch(node, source, part)
             part.replace(target)
             node.exec_run(["rm", "-rf", source])  # the volume need not hold it as well
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        remove_folder(part, may_stay=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from trainer.names import in_folder
 from trainer.received import load_json, refuse_special
 from trainer.registry import MOST_CLASSES
 
@@ -86,8 +87,8 @@ def _manifest(folder: Path) -> dict:
 
 
 def _split(folder: Path, split: str, count: int, shape: tuple, classes: int) -> Split:
-    images = _array(folder / f"{split}_images.npy", np.uint8, (count, *shape))
-    labels = np.array(_array(folder / f"{split}_labels.npy", np.int64, (count,)))
+    images = _array(in_folder(folder, f"{split}_images.npy"), np.uint8, (count, *shape))
+    labels = np.array(_array(in_folder(folder, f"{split}_labels.npy"), np.int64, (count,)))
     if count == 0:
         raise InputError(f"{folder}: no {split} samples")
     if labels.min() < 0 or labels.max() >= classes:
