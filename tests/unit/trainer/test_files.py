@@ -11,15 +11,7 @@ from pathlib import Path
 import pytest
 
 from trainer import files
-from trainer.files import (
-    HashingFile,
-    is_locked,
-    lock,
-    replace_link,
-    reserve,
-    whole_file,
-    write_whole,
-)
+from trainer.files import HashingFile, is_locked, lock, replace_link, reserve, whole_file, write_whole
 
 OLD, NEW = "old\n" * 9, "new\n"
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
