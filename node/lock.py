@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import shutil
 import stat
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from trainer import files
+from trainer.names import in_folder
 from trainer.received import open_received
 
 STATE = Path(os.environ.get("SYNCBED_STATE", "/run/syncbed"))  # the node's own tmpfs: lock and live metrics
@@ -71,8 +71,8 @@ def lock_holder() -> str | None:
 def _remove(path: Path) -> None:
     """Remove what is there, whatever a rank has made of it. What cannot be removed gets another name."""
     with suppress(FileNotFoundError):
-        path = path.rename(path.with_name(f"{path.name}.{secrets.token_hex(6)}"))
+        path = path.rename(in_folder(path.parent, f"{path.name}.{secrets.token_hex(6)}"))
         if stat.S_ISDIR(path.lstat().st_mode):
-            shutil.rmtree(path, ignore_errors=True)
+            files.remove_folder(path, may_stay=True)
         else:
             path.unlink()

@@ -19,14 +19,14 @@ from trainer.files import write_whole
 from trainer.models.build import autocast
 from trainer.names import is_run, is_sha256
 from trainer.received import load_json, refuse_special
-from trainer.registry import MODELS, Shape
+from trainer.registry import MODELS, MOST_CLASSES, Shape
 from trainer.registry import load as load_place
 from trainer.spec import RunSpec, SpecError
 
 SCHEMA = 1
 WEIGHTS, ABOUT = "model.safetensors", "model.json"
 MOST_ABOUT, MOST_HEADER = 1 << 20, 1 << 20  # bytes of model.json, and of the weights' file besides the weights
-MOST_CLASSES, MOST_LETTERS = 1000, 200
+MOST_LETTERS = 200
 
 
 class ArtefactError(Exception):

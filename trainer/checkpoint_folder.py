@@ -58,6 +58,11 @@ def complete_ones(checkpoints: Path) -> list[Path]:
     return sorted(whole, key=lambda path: int(path.name[5:]))
 
 
+def files_of(folder: Path) -> list[Path]:
+    """The files of a complete checkpoint, complete.json last, and nothing else that lies there. Raises DamagedError."""
+    return [*(folder / name for name in read(folder).files), folder / COMPLETE]
+
+
 def is_folder(path: Path) -> bool:
     """Whether this is a folder itself, and no link to one."""
     try:

@@ -3,6 +3,8 @@
     with whole_file(path) as file:      # a new binary file beside `path`, moved into its place at the end
         file.write(b"...")
     write_whole(path, "text")           # the same for what is in memory
+    new_file(path)                      # a new binary file in a folder that nobody reads yet
+    remove_folder(path)                 # with all that is in it; follows no link
     added_to(path)                      # a new file for lines that come one by one, each written at once
     with lock(path):                    # raises BlockingIOError while another process holds the lock
         ...
@@ -14,6 +16,7 @@ import errno
 import hashlib
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO, RawIOBase
@@ -43,7 +46,7 @@ def whole_file(path: Path, *, reserved: bool = False) -> Iterator[BinaryIO]:
     file = _open_reserved(part) if reserved else None
     if file is None:
         part = _new_part(path)
-        file = _create(part)
+        file = new_file(part)
     try:
         with file:
             yield file
@@ -65,6 +68,22 @@ def write_whole(path: Path, content: str | bytes, *, reserved: bool = False) -> 
         file.write(content.encode() if isinstance(content, str) else content)
 
 
+def new_file(path: Path) -> BinaryIO:
+    """A new binary file to fill, for a folder that this process has just made and that nobody reads yet.
+
+    Raises OSError: nothing that is there already is written to, through a link neither.
+    """
+    return os.fdopen(os.open(path, _NEW, 0o666), "wb")
+
+
+def remove_folder(folder: Path, *, may_stay: bool = False) -> None:
+    """Remove a folder and all that is in it. Links in it are removed, not followed; one in its own place is an error.
+
+    `may_stay`: what cannot be removed, or is not there, is no error. Raises OSError.
+    """
+    shutil.rmtree(folder, ignore_errors=may_stay)
+
+
 def added_to(path: Path) -> RawIOBase:
     """A new file, whose every `write` is at its end and at once, whoever else writes to it. Raises OSError."""
     return FileIO(os.open(path, _NEW | os.O_APPEND, 0o666), "w")
@@ -77,7 +96,7 @@ def reserve(path: Path, size: int) -> None:
     """
     part = _reserved_part(path)
     part.unlink(missing_ok=True)
-    with _create(part) as file:
+    with new_file(part) as file:
         try:
             os.posix_fallocate(file.fileno(), 0, size)
         except OSError as error:
@@ -178,10 +197,6 @@ def _new_part(path: Path) -> Path:
 
 def _reserved_part(path: Path) -> Path:
     return path.with_name(f".{path.name}.part")
-
-
-def _create(part: Path) -> BinaryIO:
-    return os.fdopen(os.open(part, _NEW, 0o666), "wb")
 
 
 def _open_reserved(part: Path) -> BinaryIO | None:

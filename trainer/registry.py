@@ -11,6 +11,7 @@ from importlib import import_module
 
 Shape = tuple[int, int, int]  # channels, height, width of an image
 COLOUR, GREY = (3, 32, 32), (1, 28, 28)
+MOST_CLASSES = 1000  # of a data set: a confusion matrix has the square of it
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from monitor.dashboards import cluster, compare, serving, training
+from trainer.files import write_whole
+from trainer.names import in_folder
 
 FOLDER = Path(__file__).resolve().parents[2] / "grafana" / "dashboards"
 DASHBOARDS = {  # file name: builder
@@ -36,6 +38,6 @@ def write(folder: Path = FOLDER) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for name, text in render().items():
-        (folder / name).write_text(text, encoding="utf-8")
+        write_whole(in_folder(folder, name), text)
         files.append(folder / name)
     return files

@@ -111,15 +111,15 @@ def write(path: Path, url: str, start: float, end: float) -> dict:
     """
     path.parent.mkdir(exist_ok=True)
     counts, first = {"series": 0, "samples": 0}, end
-    with whole_file(path) as packed, gzip.open(packed, "wt", encoding="utf-8", compresslevel=6) as file:
+    with whole_file(path) as packed, gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=6) as file:
         for labels, samples in read(url, start, end):
             if labels["__name__"] == "up" and labels.get("job") == "node":
                 first = min(first, samples[0][0])
             head = selector(labels)
-            file.writelines(f"{head} {value} {when:.3f}\n" for when, value in samples)
+            file.writelines(f"{head} {value} {when:.3f}\n".encode() for when, value in samples)
             counts["series"] += 1
             counts["samples"] += len(samples)
-        file.write("# EOF\n")
+        file.write(b"# EOF\n")
     return counts | {"first": first}
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from monitor.data import folders
 from monitor.data.store import Content, Prepared, image_shape, prepare_once
 from monitor.errors import UserError
+from trainer.pickles import check_pickle
 from trainer.received import read_received
 from trainer.registry import DataSet
 
@@ -210,6 +211,7 @@ class _Unpickler(pickle.Unpickler):
 
 def _unpickle(raw: bytes, path: Path) -> dict:
     try:
+        check_pickle(raw)
         value = _Unpickler(io.BytesIO(raw), encoding="latin1").load()
     except _Refused as error:
         raise UserError(f"{path}: refused: its pickle asks for {error}, which no CIFAR-10 batch does") from None

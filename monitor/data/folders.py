@@ -11,6 +11,7 @@ from monitor.errors import UserError
 from trainer.received import ReceivedError
 
 T = TypeVar("T")
+MOST_BYTES = 1 << 30  # of a file; a sparse one of any size costs nothing to send
 
 
 def listing(data_dir: Path, below: Iterable[str], looked_for: str) -> dict[Path, list[str]]:
@@ -44,9 +45,11 @@ def readable(path: Path, read: Callable[[Path], T]) -> T:
 
 
 def digest(folder: Path, names: Iterable[str]) -> str:
-    """SHA-256 over the names and contents of these files: a changed folder has another."""
+    """SHA-256 over the names and contents of these files: a changed folder has another. Raises UserError."""
     whole = hashlib.sha256()
     for name in names:
+        if (size := readable(folder / name, lambda path: path.stat().st_size)) > MOST_BYTES:
+            raise UserError(f"{folder / name}: has {size} bytes; no file of a data set has more than {MOST_BYTES}")
         file = readable(folder / name, partial(sha256, may_be_link=True))
         whole.update(f"{name} {file}\n".encode())
     return whole.hexdigest()

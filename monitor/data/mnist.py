@@ -5,7 +5,6 @@ The two sets differ in nothing but their contents, so a folder known to hold the
 """
 
 import hashlib
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,8 @@ import numpy as np
 from monitor.data import folders, idx
 from monitor.data.store import Content, Prepared, Unavailable, image_shape, prepare_once
 from monitor.errors import UserError
+from trainer.files import remove_folder
+from trainer.names import in_folder
 from trainer.registry import DataSet
 
 STEMS = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
@@ -120,7 +121,7 @@ def _prepare(
 
 
 def _from_mirrors(source: Source, dataset: DataSet, cache: Path, say, verify: bool) -> Prepared:
-    downloads = cache / f".{source.name}.download"
+    downloads = in_folder(cache, f".{source.name}.download")
 
     def make() -> Content:
         from monitor.data.download import fetch  # its libraries take a third of a second to import, rarely needed
@@ -138,7 +139,7 @@ def _from_mirrors(source: Source, dataset: DataSet, cache: Path, say, verify: bo
         else:
             raise Unavailable("; ".join(reasons))
         content = _content(source, dataset, paths, mirror)
-        shutil.rmtree(downloads)
+        remove_folder(downloads)
         return content
 
     return prepare_once(cache, source.name, make, say, verify)

@@ -9,7 +9,6 @@ import errno
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,11 +19,13 @@ import numpy as np
 from monitor.errors import RunFailed, UserError
 from trainer import files
 from trainer.checkpoint_folder import sha256
-from trainer.files import HashingFile
+from trainer.files import HashingFile, new_file, remove_folder, write_whole
+from trainer.names import in_folder, is_sha256
 from trainer.received import load_json
-from trainer.registry import DataSet, Shape
+from trainer.registry import MOST_CLASSES, DataSet, Shape
 
 SCHEMA = 1
+MOST_LETTERS = 300  # of a name or a label
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 BLOCK = 1000  # images at a time where a computation needs more memory than the images themselves
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -87,18 +88,18 @@ def _make(cache: Path, key: str, make: Callable[[], Content], say, verify: bool)
     damaged = _damaged(cache / key, verify) if (cache / key).exists() else None
     if damaged:
         say(f"{damaged} is damaged; {key} is prepared anew")
-    unfinished = cache / f".{key}.tmp"  # only the holder of the lock uses this name
-    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished = in_folder(cache, f".{key}.tmp")  # only the holder of the lock uses this name
+    remove_folder(unfinished, may_stay=True)
     try:
         unfinished.mkdir()
         try:
             _write(unfinished, make())
         except Unavailable as error:
             raise Unavailable(f"{damaged} is damaged, and {error}" if damaged else str(error)) from error
-        shutil.rmtree(cache / key, ignore_errors=True)
+        remove_folder(cache / key, may_stay=True)
         unfinished.rename(cache / key)
     finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        remove_folder(unfinished, may_stay=True)
     prepared = complete(cache / key)
     if prepared is None:
         raise OSError(f"{key} was changed while it was prepared")
@@ -121,6 +122,11 @@ def complete(path: Path, verify: bool = False) -> Prepared | None:
     return Prepared(path, path.name, manifest, manifest["label"])
 
 
+def files_of(folder: Path) -> list[Path]:
+    """The files of a prepared folder, and nothing else that lies there. Without the last one it does not count."""
+    return [*(in_folder(folder, f"{name}.npy") for name in ARRAYS), folder / "manifest.json"]
+
+
 def _damaged(path: Path, verify: bool) -> Path | None:
     """The first file of a prepared folder that is not as it was written."""
     manifest = _manifest(path)
@@ -141,10 +147,29 @@ def _manifest(path: Path) -> dict | None:
     try:
         manifest = load_json(path / "manifest.json")
         digest = manifest.pop("sha256")
+        is_ours = digest == _digest(manifest) and manifest["schema"] == SCHEMA and _is_whole(manifest)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    is_ours = digest == _digest(manifest) and manifest.get("schema") == SCHEMA
-    return manifest if is_ours and manifest["files"].keys() == {f"{name}.npy" for name in ARRAYS} else None
+    return manifest if is_ours else None
+
+
+def _is_whole(manifest: dict) -> bool:
+    """Whether what it says is of the types and within the bounds of what we write; a folder may be received.
+
+    Raises KeyError and TypeError for what is not there or cannot be looked at.
+    """
+    texts, classes, files = (manifest["name"], manifest["label"]), manifest["classes"], manifest["files"]
+    counts = [manifest["train_samples"], manifest["test_samples"], *manifest["shape"]]
+    return (
+        all(isinstance(text, str) and len(text) <= MOST_LETTERS for text in (*texts, *classes))
+        and isinstance(classes, list)
+        and 1 <= len(classes) <= MOST_CLASSES
+        and len(manifest["shape"]) == 3
+        and all(type(count) is int and count >= 1 for count in counts)
+        and all(isinstance(number, int | float) for number in (*manifest["mean"], *manifest["std"]))
+        and files.keys() == {f"{name}.npy" for name in ARRAYS}
+        and all(type(file["bytes"]) is int and is_sha256(file["sha256"]) for file in files.values())
+    )
 
 
 def _digest(manifest: dict) -> str:
@@ -172,7 +197,7 @@ def mean_and_std(images: np.ndarray) -> tuple[list[float], list[float]]:
 def _write(folder: Path, content: Content) -> None:
     digests = {}
     for name in ARRAYS:
-        with (folder / f"{name}.npy").open("wb") as file:
+        with new_file(in_folder(folder, f"{name}.npy")) as file:
             # Into a real file numpy writes by C's fwrite, whose failure arrives as an OSError without errno.
             sink = HashingFile(file)
             np.save(sink, getattr(content, name), allow_pickle=False)
@@ -193,7 +218,7 @@ def _write(folder: Path, content: Content) -> None:
         "files": digests,
     }
     whole = manifest | {"sha256": _digest(manifest)}  # of all the rest: what is read back is what was written
-    (folder / "manifest.json").write_text(json.dumps(whole, indent=1) + "\n")
+    write_whole(folder / "manifest.json", json.dumps(whole, indent=1) + "\n")
 
 
 @contextmanager
@@ -203,6 +228,6 @@ def _lock(cache: Path, key: str, say) -> Iterator[None]:
         raise UserError("preparing data needs file locks of Linux or macOS; on Windows run syncbed inside WSL 2")
     cache.mkdir(parents=True, exist_ok=True)
     with files.lock(
-        cache / f".{key}.lock", on_busy=lambda: say(f"waiting for another process that is preparing {key}")
+        in_folder(cache, f".{key}.lock"), on_busy=lambda: say(f"waiting for another process that is preparing {key}")
     ):
         yield

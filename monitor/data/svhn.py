@@ -4,7 +4,6 @@ train_32x32.mat and test_32x32.mat hold X, uint8 (32, 32, 3, n), and y, (n, 1), 
 The larger set of easy extra images is not used.
 """
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from monitor.data import folders
 from monitor.data.store import Content, Prepared, image_shape, prepare_once
 from monitor.errors import UserError
+from trainer.files import remove_folder
 from trainer.received import open_received
 from trainer.registry import DataSet
 
@@ -21,7 +21,8 @@ SHA256 = {  # as torchvision has them
     "test_32x32.mat": "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
 }
 BELOW = ("svhn", "SVHN")
-MOST = 1_000_000  # images in a file
+MOST = 100_000  # images in a file, of 3 kB each; the larger one has 73,257
+NUMBERS = {"single", "double", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}  # of labels
 
 
 def prepare(dataset: DataSet, *, seed: int, data_dir: Path | None, cache: Path, say, verify: bool = False) -> Prepared:
@@ -50,7 +51,7 @@ def _from_mirror(dataset: DataSet, cache: Path, say, verify: bool) -> Prepared:
 
         paths = [fetch(f"{MIRROR}{name}", SHA256[name], downloads / name, say) for name in SHA256]
         content = _content(dataset, paths, MIRROR, from_folder=False)
-        shutil.rmtree(downloads)
+        remove_folder(downloads)
         return content
 
     return prepare_once(cache, "svhn", make, say, verify)
@@ -89,14 +90,17 @@ def read(path: Path, dataset: DataSet) -> tuple[np.ndarray, np.ndarray]:
 
     with open_received(path, may_be_link=True) as file:
         try:
-            shapes = {name: shape for name, shape, _ in whosmat(file)}
+            listed = whosmat(file)
         except Exception as error:  # broken files raise nearly anything: scipy's reader checks little
             raise _broken(path, error) from error
+        shapes, kinds = {name: shape for name, shape, _ in listed}, {name: kind for name, _, kind in listed}
         channels, height, width = image_shape(dataset)
         count = shapes.get("y", (0, 0))[0]
         if shapes.get("X") != (height, width, channels, count) or shapes["y"] != (count, 1) or not 1 <= count <= MOST:
             content = ", ".join(f"{name} {shape}" for name, shape in sorted(shapes.items())) or "nothing"
             raise UserError(f"{path}: holds {content}; X ({height}, {width}, {channels}, n) and y (n, 1) would do")
+        if kinds["X"] != "uint8" or kinds["y"] not in NUMBERS:  # cells and structures take hundreds of bytes each
+            raise UserError(f"{path}: X is {kinds['X']}, y is {kinds['y']}; uint8 and whole numbers would do")
         file.seek(0)
         try:
             arrays = loadmat(file, variable_names=["X", "y"])

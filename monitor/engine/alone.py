@@ -7,6 +7,7 @@ from monitor import checkout
 from monitor.console import say
 from monitor.errors import UserError
 from trainer.files import lock
+from trainer.names import in_folder
 
 
 @contextmanager
@@ -18,7 +19,7 @@ def alone(name: str, what: str, needed: bool = True) -> Iterator[None]:
     try:
         checkout.BUILD.mkdir(exist_ok=True)
         command_lock = lock(
-            checkout.BUILD / f"{name}.lock",
+            in_folder(checkout.BUILD, f"{name}.lock"),
             on_busy=lambda: say(f"waiting for another command that is changing {what}"),
         )
     except OSError as error:

@@ -19,6 +19,8 @@ from monitor.console import say
 from monitor.engine import compose, sdk
 from monitor.engine.alone import alone
 from monitor.errors import RunFailed, UserError, refuse_unknown
+from trainer.files import new_file, write_whole
+from trainer.names import in_folder
 
 SETTINGS = {
     "BASE_IMAGE": "the image under the nodes: Debian-like, Python 3.10 or newer with venv",
@@ -230,10 +232,11 @@ def _docker_build(name: str, dockerfile: str, tag: str, arguments: dict[str, str
 
 def _logged(what: str, name: str, command: list[str], environment: dict[str, str] | None = None) -> None:
     """Run a build with its output in .build/<name>.log; when it fails, its last lines are shown. Raises RunFailed."""
-    log = checkout.BUILD / f"{name}.log"
+    log = in_folder(checkout.BUILD, f"{name}.log")
     say(f"building the {what} (the first time may take minutes; output in {log.relative_to(checkout.ROOT)})")
     start = time.monotonic()
-    with log.open("w") as out:
+    log.unlink(missing_ok=True)
+    with new_file(log) as out:
         variables = os.environ | (environment or {})
         code = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, env=variables).returncode
     if code:
@@ -264,7 +267,7 @@ def _copy_ca(setting: str | None) -> str:
         raise UserError(f"CA_BUNDLE={setting}: holds no certificate in PEM form")
     target = checkout.BUILD / "ca.crt"
     if not target.exists() or target.read_bytes() != content:
-        target.write_bytes(content)
+        write_whole(target, content)
         if source:
             say(f"builds trust the CA bundle {source} (from {origin})")
     return hashlib.sha256(content).hexdigest()

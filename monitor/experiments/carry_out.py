@@ -1,7 +1,5 @@
 """Run what a sweep has not finished."""
 
-import shutil
-
 from rich.console import Console
 from rich.text import Text
 
@@ -14,6 +12,7 @@ from monitor.results import text
 from monitor.results.text import duration
 from monitor.run import launch
 from trainer.checkpoint_folder import FOLDER
+from trainer.files import remove_folder
 from trainer.spec import SpecError
 
 
@@ -45,7 +44,7 @@ def carry_out(sweep: Sweep, say: Console) -> int:
                 sweep.tries.append(attempt)
                 sweep.save()
                 if attempt.run and sweep.settings.get("KEEP") != "1":
-                    shutil.rmtree(sweep.folder / attempt.run / FOLDER, ignore_errors=True)
+                    remove_folder(sweep.folder / attempt.run / FOLDER, may_stay=True)
             if stop.is_requested:
                 say.print("stopped; the same command goes on from here", highlight=False)
                 return FAILED

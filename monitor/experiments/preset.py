@@ -22,6 +22,7 @@ from monitor.experiments.claims import Claim, Strict
 from monitor.experiments.figures import RateOf, SecondsOf
 from monitor.results.problem import first_problem
 from monitor.runtime.base import Runtime
+from trainer.names import in_folder, is_run
 from trainer.received import read_received
 
 OURS = Path(__file__).parent / "presets"
@@ -151,7 +152,8 @@ class Preset:
 
 def read(name: str, scale: str) -> Preset:
     """The preset of ours called `name`, or the file of that path. Raises UserError in one line."""
-    path = OURS / f"{name}.toml" if not name.endswith(".toml") else Path(name).expanduser()
+    own = f"{name if is_run(name) else '-'}.toml"  # a name that leads elsewhere is none of ours
+    path = Path(name).expanduser() if name.endswith(".toml") else in_folder(OURS, own)
     try:
         text = toml.loads(read_received(path, MOST_BYTES).decode())
     except FileNotFoundError:

@@ -1,6 +1,5 @@
 """A page: sections of text, tables and plots, written as one HTML file that needs nothing else, and as Markdown."""
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -9,7 +8,8 @@ from typing import Any
 
 from monitor.report.plots import Plot, alone, svg
 from monitor.results.table import Table, escape, paragraph, printed
-from trainer.files import write_whole
+from trainer.files import new_file, remove_folder, write_whole
+from trainer.names import in_folder
 
 
 @dataclass(frozen=True)
@@ -51,21 +51,28 @@ def write_page(folder: Path, name: str, page: Page) -> Path:
     Files appear whole or not at all, the HTML last. Raises OSError.
     """
     drawn = {plot: svg(item) for plot, item in page.by_name(Plot).items()}
-    parts = folder / f".{name}.part"
-    shutil.rmtree(parts, ignore_errors=True)
+    parts = in_folder(folder, f".{name}.part")
+    remove_folder(parts, may_stay=True)
     parts.mkdir(parents=True)
     try:
         for table in page.by_name(Table).values():
-            (parts / f"{table.name}.csv").write_text(table.csv(), encoding="utf-8")
+            _write(parts, f"{table.name}.csv", table.csv())
         for plot, text in drawn.items():
-            (parts / f"{plot}.svg").write_text(alone(text), encoding="utf-8")
-        shutil.rmtree(folder / name, ignore_errors=True)
+            _write(parts, f"{plot}.svg", alone(text))
+        remove_folder(folder / name, may_stay=True)
         parts.rename(folder / name)
     finally:
-        shutil.rmtree(parts, ignore_errors=True)
-    write_whole(folder / f"{name}.md", markdown(page, name))
-    write_whole(folder / f"{name}.html", html(page, drawn))
-    return folder / f"{name}.html"
+        remove_folder(parts, may_stay=True)
+    write_whole(in_folder(folder, f"{name}.md"), markdown(page, name))
+    path = in_folder(folder, f"{name}.html")
+    write_whole(path, html(page, drawn))
+    return path
+
+
+def _write(folder: Path, name: str, text: str) -> None:
+    """A file of a folder that appears when all are written."""
+    with new_file(in_folder(folder, name)) as file:
+        file.write(text.encode())
 
 
 def style() -> str:

@@ -10,10 +10,11 @@ from pydantic_core import PydanticCustomError
 from monitor.text import one_line
 from trainer.events import PHASES
 from trainer.layout import WORKER
+from trainer.registry import MOST_CLASSES
 from trainer.spec import RunSpec
 
 # More than any run has. A document is small, and tables and plots of what it says are not.
-MOST_RANKS, MOST_CLASSES, MOST_SETTINGS = 1024, 1000, 200
+MOST_RANKS, MOST_SETTINGS = 1024, 200
 MOST, MOST_LINES, MOST_LETTERS = 100_000, 1000, 2000
 
 _HALVES = re.compile(r"[\ud800-\udfff]")  # halves of letters, which no text can hold

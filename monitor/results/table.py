@@ -11,9 +11,11 @@ from monitor.statistics.estimate import Estimate
 
 Value = str | float | int | Estimate | None
 PER_CENT: Final = "%"
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # how a cell begins that a spreadsheet runs
+# How a cell begins that a spreadsheet runs: signs of any width, after letters that it passes over.
+FORMULA = re.compile(r"[\t\r\n\x00]|[\s\x00-\x1f\x7f-\x9f\xad\u200b-\u200f\u2060-\u2064\ufeff]*[=+\-@＝＋－＠]")
 NUMBER = re.compile(r"-|[+-]?[0-9][0-9.,e+-]*%?")  # as text of ours has them; a dash is what is not known
 LEADING = re.compile(r"\A([0-9]{0,9})([#+=.)-])")
+LINK = re.compile(r":(?=//)|\bwww\.", re.IGNORECASE)  # what becomes a link by itself
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 Places = (
     int | Literal["%"] | None
@@ -74,9 +76,9 @@ class Table:
 def escape(text: str) -> str:
     """Text in Markdown as it is: nothing in it is a cell's end, a tag or markup."""
     flat = " ".join(text.split())
-    for sign in "\\|<>*_`[]~":
-        flat = flat.replace(sign, {"<": "&lt;", ">": "&gt;"}.get(sign, "\\" + sign))
-    return flat
+    for sign in "\\&|<>*_`[]~$":
+        flat = flat.replace(sign, {"&": "&amp;", "<": "&lt;", ">": "&gt;"}.get(sign, "\\" + sign))
+    return LINK.sub(lambda link: link[0].replace(":", "\\:").replace(".", "\\."), flat)
 
 
 def paragraph(text: str) -> str:
@@ -89,7 +91,7 @@ def cell(value: Value) -> Value:
     if not isinstance(value, str):
         return value
     value = value.replace("\r", "\n")  # which the writer quotes: a bare \r would begin another row
-    is_formula = value.lstrip(" ").startswith(FORMULA) and not NUMBER.fullmatch(value)
+    is_formula = FORMULA.match(value) and not NUMBER.fullmatch(value)
     return f"'{value}" if is_formula else value
 
 

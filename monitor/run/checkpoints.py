@@ -1,6 +1,5 @@
 """A run's checkpoints on their way from the nodes into its folder, beside the event stream and in order."""
 
-import shutil
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
@@ -8,6 +7,7 @@ from monitor.results.parts import CheckpointEntry
 from monitor.runtime.base import Job, Runtime
 from trainer import events
 from trainer.checkpoint_folder import COMPLETE, FOLDER
+from trainer.files import remove_folder
 
 
 class CheckpointFetcher:
@@ -34,7 +34,7 @@ class CheckpointFetcher:
         checkpoints = self._job.run_folder / FOLDER
         for folder in () if checkpoints.is_symlink() else checkpoints.glob("step-*"):
             if not (folder / COMPLETE).exists():
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_folder(folder, may_stay=True)
 
     def close(self) -> None:
         """As `wait`; no more will come."""

@@ -5,6 +5,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from monitor.errors import UserError
+from trainer.names import in_folder
 from trainer.spec import RunSpec
 
 
@@ -13,7 +14,7 @@ def make_folder(runs: Path, spec: RunSpec) -> Path:
     orchestrators with different `runs` may use the same nodes. Raises UserError when `runs` cannot be written.
     """
     stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
-    folder = runs / f"{stamp}-{spec.sync}-{spec.model}-{spec.nodes}n-{secrets.token_hex(3)}"
+    folder = in_folder(runs, f"{stamp}-{spec.sync}-{spec.model}-{spec.nodes}n-{secrets.token_hex(3)}")
     try:
         folder.mkdir(parents=True)
     except OSError as error:

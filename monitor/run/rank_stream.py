@@ -9,13 +9,13 @@ An EventFault is that rank's fault: the run fails and names it.
 import re
 from collections import Counter
 
-from monitor.results.parts import MOST_CLASSES
 from monitor.runtime.base import Output
 from monitor.runtime.streams import most_steps
 from trainer import events
 from trainer.checkpoint_folder import FOLDER, name_of
 from trainer.events import EventFault
 from trainer.layout import seats
+from trainer.registry import MOST_CLASSES
 from trainer.spec import RunSpec
 
 ALL = "this run's"

@@ -6,9 +6,9 @@ runs/<id>/  spec.json  events.jsonl  metrics.csv  result.json  checkpoints/     
 import errno
 import math
 import os
-import shutil
 from contextlib import suppress
 from dataclasses import replace
+from io import TextIOWrapper
 
 from rich.console import Console
 
@@ -30,7 +30,7 @@ from monitor.run.verdict import Failure
 from monitor.runtime.base import Job, Runtime
 from monitor.watch.facts import Facts, facts_of
 from trainer import events
-from trainer.files import replace_link
+from trainer.files import new_file, remove_folder, replace_link, write_whole
 
 TENSORBOARD = "tensorboard"  # the folder that ranks write event files into
 REMOVED = "was removed while the run went on"
@@ -77,9 +77,9 @@ class Recorder:
         try:
             store.save(self.result, self.folder)
             store.reserve(self.folder, classes)
-            (self.folder / "spec.json").write_text(self.spec.to_json() + "\n")
+            write_whole(self.folder / "spec.json", self.spec.to_json() + "\n")
         except OSError as error:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            remove_folder(self.folder, may_stay=True)
             why = error.strerror or error
             raise RunFailed(f"{self.folder} cannot be written: {why}; nothing was started") from None
 
@@ -92,7 +92,7 @@ class Recorder:
         failure = None
         try:
             with (
-                (self.folder / "events.jsonl").open("w") as self._log,
+                TextIOWrapper(new_file(self.folder / "events.jsonl"), encoding="utf-8") as self._log,
                 Progress(self.console, self.node_names, self.spec.workers) as self._progress,
             ):
                 if self.plan.source:
@@ -101,7 +101,7 @@ class Recorder:
         except Busy:
             if any(rank.started or rank.steps for rank in self.recovery.ranks):
                 raise  # something ran: its events stay
-            shutil.rmtree(self.folder)
+            remove_folder(self.folder)
             raise
         except UserError as error:
             failure = Failure("engine", str(error))
@@ -185,7 +185,7 @@ class Recorder:
     def _finish(self, failure: Failure | None, rows: list[Row]) -> Result:
         """Write metrics.csv and the result. Raises RunFailed when that cannot be done."""
         if not (self.folder / "spec.json").exists():
-            shutil.rmtree(self.folder, ignore_errors=True)  # a rank may have made it again
+            remove_folder(self.folder, may_stay=True)  # a rank may have made it again
             raise RunFailed(f"{self.folder} {REMOVED}: there is no result")
         self._point_latest()
         checkpoints, disk_error = self.checkpoints.facts(self.warnings.append)

@@ -4,6 +4,7 @@ RESUME=latest   RESUME=20260301-101500-ddp-vgg11-4n-3f9a1c   RESUME=runs/<id>   
 """
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,6 +14,7 @@ from monitor.data.store import complete
 from monitor.errors import UserError
 from monitor.results import store
 from trainer.checkpoint_folder import FOLDER, DamagedError, complete_ones, verify
+from trainer.names import is_run
 from trainer.spec import RunSpec, SpecError
 
 # Fields that may differ: they change nothing that is computed.
@@ -44,7 +46,7 @@ class Source:
 
     def data(self, data_dir: Path | None, cache: Path, say) -> catalogue.Prepared:
         """The data set of the old run: what the cache has of it, or prepared again. Raises UserError for another."""
-        if data_dir is None and self.data_key and (prepared := complete(cache / self.data_key)):
+        if data_dir is None and is_run(self.data_key) and (prepared := complete(cache / self.data_key)):
             return prepared
         spec = self.spec
         prepared = catalogue.prepare(
@@ -78,7 +80,7 @@ def find(name: str, runs: Path) -> Source:
     if not exists:
         newest = ", ".join(path.name for path in store.folders(runs)[:3]) or "none yet"
         raise UserError(f"RESUME={name}: no such run in {runs} (newest: {newest}), and no folder of that name")
-    folder = folder.resolve()
+    folder = _without_links(Path(os.path.abspath(folder)))  # noqa: PTH100 (resolve would follow them)
     if folder.parent.name == FOLDER:
         run, checkpoints = folder.parents[1], [folder]
     else:
@@ -95,6 +97,14 @@ def find(name: str, runs: Path) -> Source:
         raise UserError(f"RESUME={name}: its spec is of another version of syncbed: {error}") from None
     data = store.load(run.name, run.parent).data
     return Source(run.name, checkpoints[-1], checkpoint.step, spec, data.key, data.label)
+
+
+def _without_links(folder: Path) -> Path:
+    """The folder of a run or checkpoint. `latest` may be received: it leads to a run beside it or it is refused."""
+    if folder.parent.name == FOLDER:
+        run = folder.parents[1]
+        return store.folder_of(run.name, run.parent) / FOLDER / folder.name
+    return store.folder_of(folder.name, folder.parent)
 
 
 def _one_that_has(runs: Path) -> str:

@@ -23,6 +23,7 @@ from monitor.conditions.conditions import Conditions
 from monitor.conditions.faults import Fault
 from monitor.conditions.links import Link
 from monitor.dashboards import render
+from monitor.data import store
 from monitor.engine import container_limits, containers, inspection, naming, sdk, warming
 from monitor.engine.inspection import NodeFacts
 from monitor.errors import Busy, NoEngine, RunFailed, UserError
@@ -37,7 +38,7 @@ from node.disk import Bound, removal
 from node.leftovers import launcher_command
 from node.limits import Limits
 from node.signature import new_key
-from trainer.checkpoint_folder import COMPLETE
+from trainer.checkpoint_folder import DamagedError, files_of
 from trainer.layout import Seat, on_node, seats
 from trainer.spec import RunSpec
 
@@ -158,17 +159,17 @@ class DockerRuntime(Runtime):
         self._data = f"/data/{folder.name}"
         if folder.name in self._data_present:
             return
-        # The manifest goes last: a folder without it is incomplete, and nobody reads it.
-        files = sorted(folder.iterdir(), key=lambda path: path.name == "manifest.json")
-        self._carry("data", {f"{folder.name}/{path.name}": path for path in files})
+        self._carry("data", {f"{folder.name}/{path.name}": path for path in store.files_of(folder)})
 
     def push_checkpoint(self, job: Job, folder: Path | None) -> None:
         within = f"{job.run_id}/resume"
         self._resume = f"{RUNS}/{within}" if folder else ""
         if folder:
-            files = sorted(folder.iterdir(), key=lambda path: path.name == COMPLETE)
             members: dict[str, Path | None] = dict.fromkeys((job.run_id, within))
-            members |= {f"{within}/{path.name}": path for path in files}
+            try:
+                members |= {f"{within}/{path.name}": path for path in files_of(folder)}
+            except DamagedError as error:
+                raise UserError(str(error)) from None
             self._carry("runs", members)
 
     def start(self, job: Job, seat: Seat, output: Queue[Output]) -> RankHandle:

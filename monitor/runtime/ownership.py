@@ -1,7 +1,6 @@
 """The folders of local nodes, each owned by an orchestrator; what a killed one leaves is found and removed."""
 
 import os
-import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import TextIO
 import psutil
 
 from node import ending, leftovers
-from trainer.files import is_locked, lock
+from trainer.files import is_locked, lock, remove_folder
+from trainer.names import in_folder
 
 STATE_PREFIX = "syncbed-"  # of the folder in the machine's folder for temporary files that holds the nodes' state
 OWNER = "owner"  # a file in it, locked by the orchestrator for as long as that lives
@@ -29,7 +29,7 @@ def sweep() -> list[str]:
                         if ending.kill([process]):  # one that still runs may write into the folder
                             raise TimeoutError(f"process {process.pid} does not end")
                         removed.append(f"process {process.pid} of a run whose orchestrator was killed")
-            shutil.rmtree(folder)
+            remove_folder(folder)
             removed.append(f"folder {folder} of a run whose orchestrator was killed")
     return removed
 
@@ -43,7 +43,7 @@ def _is_of(process: psutil.Process, start: str) -> bool:
 
 def own(folder: Path) -> TextIO:
     """Mark the folder as this process's, until the file that is returned is closed or the process ends."""
-    part = folder / f"{OWNER}.part"
+    part = in_folder(folder, f"{OWNER}.part")
     file = lock(part)
     part.rename(folder / OWNER)  # under its name it is locked from the first moment
     return file

@@ -1,6 +1,5 @@
 """Files between this machine and the volumes of a cluster: no folder is mounted, so remote engines work as well."""
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +9,8 @@ from docker.models.containers import Container
 from monitor.engine import archives, naming, sdk
 from monitor.errors import RunFailed
 from node.disk import removal
+from trainer.files import remove_folder
+from trainer.names import in_folder
 
 
 def carry(client: DockerClient, image: str, project: str, volume: str, members: Mapping[str, Path | None]) -> None:
@@ -36,11 +37,11 @@ def bring(node: Container, source: str, target: Path, most: int) -> None:
 
     Raises UserError and OSError.
     """
-    part = target.with_name(f".{target.name}.part")
+    part = in_folder(target.parent, f".{target.name}.part")
     try:
         with sdk.guard():
             archives.fetch(node, source, part, most)
             part.replace(target)
             node.exec_run(removal(source))  # the volume need not hold it as well
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        remove_folder(part, may_stay=True)

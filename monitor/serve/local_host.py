@@ -24,6 +24,8 @@ from monitor.errors import RunFailed, UserError
 from monitor.runtime.ownership import STATE_PREFIX, own, ownerless
 from monitor.serve import export
 from node import ending
+from trainer.files import new_file, remove_folder
+from trainer.names import in_folder
 from trainer.received import open_received
 
 NEEDS = ("torch", "safetensors", "uvicorn", "httptools", "starlette", "python_multipart")
@@ -37,7 +39,7 @@ class LocalHost:
     name, words = "local", " RUNTIME=local"  # what names it beside `make serve-stop`
 
     def __init__(self):
-        self._folder = Path(tempfile.gettempdir()) / f"{STATE_PREFIX}serve-{os.getuid()}"
+        self._folder = in_folder(Path(tempfile.gettempdir()), f"{STATE_PREFIX}serve-{os.getuid()}")
         self._store = self._folder / "store"
 
     def port(self) -> int | None:
@@ -57,7 +59,7 @@ class LocalHost:
         with self._writing():
             self._folder.mkdir(mode=0o700)
             self._store.mkdir()
-            with own(self._folder) as lock, log.open("w") as out:
+            with own(self._folder) as lock, new_file(log) as out:
                 server = subprocess.Popen(
                     [sys.executable, "-m", "serving", "--store", str(self._store), "--port", str(port)],
                     env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -81,13 +83,13 @@ class LocalHost:
 
     def put(self, folder: Path, name: str) -> None:
         """Copy an artefact into the store, in the place of what an earlier `serve` left there."""
-        part, target = self._store / f".{name}", self._store / name
+        part, target = in_folder(self._store, f".{name}"), in_folder(self._store, name)
         with self._writing():
             for leftover in (part, target):
-                shutil.rmtree(leftover, ignore_errors=True)
+                remove_folder(leftover, may_stay=True)
             part.mkdir()
             for path in export.artefact_files(folder):
-                with open_received(path) as source, (part / path.name).open("xb") as copy:
+                with open_received(path) as source, new_file(part / path.name) as copy:
                     shutil.copyfileobj(source, copy)
             part.rename(target)
 
@@ -134,7 +136,7 @@ class LocalHost:
         """Remove what a server left that has ended."""
         if not self._folder.exists() or self._lives():
             return []
-        shutil.rmtree(self._folder)
+        remove_folder(self._folder)
         return [f"folder {self._folder}"]
 
 

@@ -22,10 +22,12 @@ from trainer.checkpoint.state import MODEL_PART, digest, same
 from trainer.checkpoint_folder import COMPLETE, MODEL, SCHEMA, Complete, DamagedError, name_of, rank_file, verify
 from trainer.data.prepared import InputError
 from trainer.files import HashingFile, whole_file
+from trainer.pickles import check_pickle
 from trainer.received import open_received
 from trainer.spec import RunSpec
 from trainer.wire.collectives import Wire
 
+PICKLE, MOST_PICKLE = ".pkl", 64 << 20  # of an archive's member: all but the numbers of tensors, bytes
 MOST_VALUES = 100_000  # in one file: a name and a tensor for each parameter, and the spec
 PLAIN = (str, int, float, bool, type(None))
 
@@ -135,11 +137,16 @@ def _check_parts(file: BinaryIO, path: Path) -> None:
     try:
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
-    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-        raise ValueError(f"{path}: no archive of tensors ({error})") from None
-    size = os.fstat(file.fileno()).st_size
-    if any(m.compress_type != zipfile.ZIP_STORED for m in members) or sum(m.file_size for m in members) > size:
-        raise ValueError(f"{path}: its parts are compressed or overlap, which those of no checkpoint of syncbed do")
+            size = os.fstat(file.fileno()).st_size
+            if any(m.compress_type != zipfile.ZIP_STORED for m in members) or sum(m.file_size for m in members) > size:
+                raise ValueError("its parts are compressed or overlap, which those of no checkpoint of syncbed do")
+            for member in members:
+                if member.filename.endswith(PICKLE):
+                    if member.file_size > MOST_PICKLE:
+                        raise ValueError(f"{member.file_size} bytes of names and spec; {MOST_PICKLE} are the most")
+                    check_pickle(archive.read(member))
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError) as error:
+        raise ValueError(f"{path}: no checkpoint of syncbed ({error})") from None
     file.seek(0)
 
 

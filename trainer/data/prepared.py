@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.received import load_json
+from trainer.names import in_folder
+from trainer.received import load_json, refuse_special
+from trainer.registry import MOST_CLASSES
 
 SCHEMA = 1
 
@@ -63,6 +65,8 @@ def load(folder: Path) -> Prepared:
         name, counts = manifest["name"], {s: int(manifest[f"{s}_samples"]) for s in ("train", "test")}
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{folder}/manifest.json: field missing or malformed: {error}; prepare it again") from None
+    if len(classes) > MOST_CLASSES:
+        raise InputError(f"{folder}/manifest.json: {len(classes)} classes; {MOST_CLASSES} are the most")
     if len(mean) != shape[0] or len(std) != shape[0] or not np.isfinite(mean + std).all() or min(std) <= 0:
         raise InputError(f"{folder}/manifest.json: mean and std must be {shape[0]} finite numbers, std above 0")
     splits = {split: _split(folder, split, count, shape, len(classes)) for split, count in counts.items()}
@@ -83,8 +87,8 @@ def _manifest(folder: Path) -> dict:
 
 
 def _split(folder: Path, split: str, count: int, shape: tuple, classes: int) -> Split:
-    images = _array(folder / f"{split}_images.npy", np.uint8, (count, *shape))
-    labels = np.array(_array(folder / f"{split}_labels.npy", np.int64, (count,)))
+    images = _array(in_folder(folder, f"{split}_images.npy"), np.uint8, (count, *shape))
+    labels = np.array(_array(in_folder(folder, f"{split}_labels.npy"), np.int64, (count,)))
     if count == 0:
         raise InputError(f"{folder}: no {split} samples")
     if labels.min() < 0 or labels.max() >= classes:
@@ -96,7 +100,10 @@ def _split(folder: Path, split: str, count: int, shape: tuple, classes: int) -> 
 def _array(path: Path, dtype, shape: tuple) -> np.ndarray:
     """Map the array; integers only, so that no sample can hold NaN. Raises InputError."""
     try:
+        refuse_special(path)
         array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            raise ValueError("an archive of several")
     except FileNotFoundError:
         raise InputError(f"{path}: not there; prepare the data again") from None
     except (OSError, ValueError, EOFError) as error:

@@ -10,6 +10,7 @@ import torch
 
 from trainer.data.prepared import InputError
 from trainer.events import Step
+from trainer.names import in_folder
 
 FOLDER = "tensorboard"
 FLUSH_SECONDS = 10  # what a killed rank may lose
@@ -39,7 +40,9 @@ class Board:
         except ImportError as error:
             text = f"TENSORBOARD=1: {error}; `make run TENSORBOARD=1` installs it, TENSORBOARD=0 does without"
             raise InputError(text) from None
-        self._writer = SummaryWriter(str(out / FOLDER / f"rank-{rank}"), purge_step=first, flush_secs=FLUSH_SECONDS)
+        self._writer = SummaryWriter(
+            str(in_folder(out / FOLDER, f"rank-{rank}")), purge_step=first, flush_secs=FLUSH_SECONDS
+        )
 
     def graph(self, model, image_shape: tuple[int, int, int]) -> None:
         """The graph of the model in evaluation, for images of (channels, height, width).

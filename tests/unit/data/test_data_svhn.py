@@ -86,7 +86,7 @@ WOULD_DO = "X (32, 32, 3, n) and y (n, 1) would do"
         ({"X": X[:28, :28], "y": Y}, f"holds X (28, 28, 3, 4), y (4, 1); {WOULD_DO}"),
         ({"X": X, "y": Y[:3]}, f"holds X (32, 32, 3, 4), y (3, 1); {WOULD_DO}"),
         ({"X": X, "y": Y.T}, f"holds X (32, 32, 3, 4), y (1, 4); {WOULD_DO}"),
-        ({"X": X.astype(float), "y": Y}, "X is float64, y is uint8; uint8 and whole numbers would do"),
+        ({"X": X.astype(float), "y": Y}, "X is double, y is uint8; uint8 and whole numbers would do"),
         ({"X": X, "y": Y + 10}, "label 1?; whole numbers from 1 to 10, which is the digit 0, would do"),
         ({"X": X, "y": Y + 0.5}, "label ?.5; whole numbers from 1 to 10, which is the digit 0, would do"),
     ],

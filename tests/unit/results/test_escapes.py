@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from monitor.data import cifar10
 from monitor.errors import UserError
 from monitor.report.page import Page, Printed, Section, html, markdown
-from monitor.results.table import Table, cell, paragraph, printed
+from monitor.results.table import Table, cell, escape, paragraph, printed
 from trainer.registry import DATA
 
 
@@ -41,14 +41,35 @@ def test_a_paragraph_is_nothing_else(text):
     assert paragraph(text).lstrip("0123456789").startswith(("\\", "&gt;"))
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("[a](javascript:b)", "\\[a\\](javascript:b)"),
+        ("![a](http://e/x.png)", "!\\[a\\](http\\://e/x.png)"),
+        ("see http://evil.example", "see http\\://evil.example"),
+        ("HTTPS://e and ftp://e", "HTTPS\\://e and ftp\\://e"),
+        ("www.evil.example WWW.e.f", "www\\.evil.example WWW\\.e.f"),
+        ("$\\color{red}{90 %}$", "\\$\\\\color{red}{90 %}\\$"),
+        ("&lt;b&gt; &#x202e;", "&amp;lt;b&amp;gt; &amp;#x202e;"),
+        ("a & b", "a &amp; b"),
+        ("10:30, a:b, 3.5", "10:30, a:b, 3.5"),
+    ],
+)
+def test_no_text_is_a_link_a_formula_or_another_letter_in_markdown(text, shown):
+    assert escape(text) == shown
+
+
 def test_an_ordinary_paragraph_stays_as_it_is():
     for text in ("Warning: ddp cnn3, 2 nodes.", "0 of 7", "3.5 s", "a - b"):
         assert paragraph(text).replace("\\", "") == text
 
 
-@pytest.mark.parametrize(
-    "text", ["=1+1", "+cmd|' /C calc'!A0", "-2+3+cmd", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "a\r=1", "  =1"]
-)
+FORMULAS = ["=1+1", "+cmd|' /C calc'!A0", "-2+3+cmd", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "a\r=1", "  =1", "\t1"]
+AFTER_SPACES = [" \t=1", "\u3000=1", "\xa0=1", "\ufeff=1", "\u200b=1", "\xad=1", "\u2028=1", "\u2060@x"]
+WIDE = ["＝1", "＋1+cmd", "－1x", "＠x", " ＝1"]
+
+
+@pytest.mark.parametrize("text", [*FORMULAS, *AFTER_SPACES, *WIDE])
 def test_a_cell_of_a_csv_is_no_formula(text):
     rows = list(csv.reader(io.StringIO(Table("t", "t", ["a", text], [[text, 1.5], ["-", -2]]).csv(), newline="")))
     field = text.replace("\r", "\n") if text.startswith("a") else "'" + text.replace("\r", "\n")

@@ -63,6 +63,9 @@ def test_a_run_whose_result_is_gone_may_go(runs):
         ("..", "RUN=..: no run"),
         (".", "RUN=.: no run"),
         ("link", "RUN=link: no run"),
+        ("x" * 300, "RUN=xxx"),
+        ("x" * 5000, "RUN=xxx"),
+        ("-rf", "RUN=-rf: no run"),
     ],
 )
 def test_what_is_no_finished_run_is_refused_and_all_stays(runs, name, says):

@@ -111,3 +111,41 @@ def test_the_data_is_the_old_runs_or_refused(tmp_path):
         UserError, match=r"it was trained on tiny images \(other-images\), this is .*synthetic.*DATA_DIR="
     ):
         resume.find("latest", tmp_path).data(None, cache, said.append)
+
+
+@pytest.mark.parametrize("to", ["../elsewhere", "{elsewhere}", "20260101-a/../../elsewhere", "link"])
+@pytest.mark.parametrize("word", ["latest", "{runs}/latest", "{runs}/latest/checkpoints/step-000040"])
+def test_latest_is_not_gone_on_from_where_it_leads_out_of_the_runs_folder(tmp_path, to, word):
+    runs, elsewhere = tmp_path / "runs", tmp_path / "elsewhere"
+    write_run(runs)
+    (runs / "20260101-a").rename(elsewhere)
+    (runs / "20260101-a").mkdir()
+    (runs / "link").symlink_to(elsewhere)
+    (runs / "latest").unlink()
+    (runs / "latest").symlink_to(to.format(elsewhere=elsewhere))
+    with pytest.raises(UserError, match=r"^run latest: .*latest points to .*, which is no run beside it; remove the"):
+        resume.find(word.format(runs=runs), runs)
+
+
+@pytest.mark.parametrize("place", ["checkpoints", "checkpoints/step-000040"])
+def test_a_checkpoint_that_is_a_link_is_not_gone_on_from(tmp_path, place):
+    run = write_run(tmp_path / "runs", steps=(40,))
+    (run / place).rename(tmp_path / "step-000040")
+    (run / place).symlink_to(tmp_path / "step-000040")
+    for word in ("20260101-a", f"{run}/checkpoints/step-000040"):
+        with pytest.raises(UserError, match=r"^(RESUME|run)"):
+            resume.find(word, tmp_path / "runs")
+
+
+@pytest.mark.parametrize(
+    "key", ["../elsewhere", "{tmp}/elsewhere", "..", ".", "", "a/../../elsewhere", "a\nb", "x" * 300]
+)
+def test_the_data_of_a_received_run_is_of_the_cache_alone(tmp_path, key):
+    """Its key is a folder's name, and whole data lies elsewhere."""
+    spec = RunSpec(sync="ddp", nodes=2, batch=8, data="synthetic")
+    whole = prepare("synthetic", seed=42, data_dir=None, cache=tmp_path, say=lambda _: None)
+    whole.path.rename(tmp_path / "elsewhere")
+    write_run(tmp_path / "runs", spec=spec, key=key.format(tmp=tmp_path))
+    source = resume.find("latest", tmp_path / "runs")
+    with pytest.raises(UserError, match=r"^RESUME=20260101-a: it was trained on tiny images"):
+        source.data(None, tmp_path / "cache", lambda _: None)
