@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from orchestrator import wait_until
 from ports import free_port
-from testbed import PROJECT, command, said, syncbed
+from testbed import PROJECT, asked, command, reaches, said, syncbed
 
 from monitor.conditions.conditions import Conditions
 from monitor.engine import inspection, naming
@@ -103,6 +103,21 @@ def test_no_port_is_open_beyond_loopback(cluster):
         with socket.socket() as probe:
             probe.settimeout(2)
             assert probe.connect_ex((address, port)) != 0
+
+
+def test_a_node_reaches_prometheus_by_no_name_and_no_address(cluster):
+    """It is in the nodes' network, to scrape them, and listens in the other one, where its port is published too."""
+    node, port = cluster.node(1), int(cluster.prometheus_url.rsplit(":", 1)[1])
+    networks = cluster.service("prometheus").attrs["NetworkSettings"]["Networks"]
+    assert set(networks) == {f"{PROJECT}_monitoring", f"{PROJECT}_nodes"}
+    for host in ("prometheus", "prometheus-monitoring", *(network["IPAddress"] for network in networks.values())):
+        assert not reaches(node, host, 9090), host
+    for network in networks.values():  # the machine itself, as containers see it
+        assert not reaches(node, network["Gateway"], port)
+    assert reaches(node, "trainer-0", 9400), "what it may reach, it does"
+    assert urllib.request.urlopen(f"{cluster.prometheus_url}/-/ready").status == 200
+    every = {f"trainer-{rank}": "1" for rank in range(4)} | {"prometheus": "1"}
+    wait_until(lambda: {s["metric"]["instance"]: s["value"][1] for s in asked(cluster, "up")} == every, 60)
 
 
 def test_file_systems(cluster):
@@ -275,7 +290,7 @@ def test_a_cluster_of_an_older_image_is_told_from_a_current_one(cluster, monkeyp
 def test_clean_removes_a_dead_cluster_and_spares_the_living(cluster, client):
     dead = f"{PROJECT}-dead"
     try:
-        client.networks.create(f"{dead}_cluster", labels={naming.PROJECT_LABEL: dead})
+        client.networks.create(f"{dead}_nodes", labels={naming.PROJECT_LABEL: dead})
         client.volumes.create(f"{dead}_runs", labels={naming.PROJECT_LABEL: dead})
         young = syncbed("clean", f"PROJECT={dead}")
         assert young.returncode == 0 and "nothing was left" in young.stdout, "it might be starting"
@@ -292,7 +307,7 @@ def test_two_ups_at_once_end_in_one_good_cluster(client, other):
         both = list(pool.map(lambda _: syncbed("up", *other, "NODES=2", "CPUS=0.3"), range(2)))
     assert [done.returncode for done in both] == [0, 0], [done.stderr for done in both]
     assert sum("waiting for another command" in done.stderr for done in both) == 1
-    assert len(client.networks.list(f"{OTHER}_cluster")) == 1
+    assert len(client.networks.list(f"{OTHER}_nodes")) == 1
     assert len([c for c in containers(client, OTHER) if c.labels[naming.ROLE_LABEL] == "node"]) == 2
 
 

@@ -56,6 +56,11 @@ def said(container, *command: str) -> str:
     return out.decode()
 
 
+def reaches(container, host: str, port: int) -> bool:
+    """Whether a connection from inside a node is taken, by a name or an address."""
+    return container.exec_run(["timeout", "3", "bash", "-c", ": <>/dev/tcp/$0/$1", host, str(port)]).exit_code == 0
+
+
 def asked(cluster: Cluster, expression: str) -> list[dict]:
     """What Prometheus says to a query, for tests that wait for it; nothing while it does not answer."""
     try:

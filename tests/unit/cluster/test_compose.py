@@ -64,9 +64,30 @@ def share_a_network(one, other):
 
 @pytest.mark.parametrize("node", NODES)
 def test_a_node_reaches_no_port_that_trusts_its_network(node):
-    assert SERVICES[node]["networks"] == ["cluster"], "one network, whose interface is shaped and cut off"
+    assert SERVICES[node]["networks"] == ["nodes"], "one network, whose interface is shaped and cut off"
     assert not share_a_network(node, "serve") and not share_a_network(node, "grafana")
     assert share_a_network(node, "prometheus"), "it scrapes the agent"
+
+
+def test_prometheus_listens_in_the_network_that_nodes_are_not_in():
+    prometheus = SERVICES["prometheus"]
+    (listens,) = [word for word in prometheus["command"] if "listen-address" in word]
+    name, _, port = listens.removeprefix("--web.listen-address=").rpartition(":")
+    networks = prometheus["networks"]
+    assert [network for network, has in networks.items() if has and name in has["aliases"]] == ["monitoring"]
+    assert name not in SERVICES and port == "9090", "a service's name is known in all of its networks"
+    assert prometheus["healthcheck"]["test"][-3:] == [port, "/-/ready", name]
+    scraped = yaml.safe_load((checkout.ROOT / "images/prometheus/prometheus.yml").read_text())["scrape_configs"]
+    own = next(job for job in scraped if job["job_name"] == "prometheus")
+    assert own["static_configs"][0]["targets"] == [f"{name}:{port}"]
+
+
+@pytest.mark.parametrize("name", [name for name, service in SERVICES.items() if "ports" in service])
+def test_ports_are_published_on_the_network_that_nodes_are_not_in(name):
+    """Of a container's networks an engine takes the first by name, all else being equal, for its default route and its
+    ports; names that differ after the project's alone are in the same order.
+    """
+    assert min(SERVICES[name]["networks"]) == "monitoring"
 
 
 def test_those_that_ask_each_other_share_a_network_which_goes_with_the_cluster():

@@ -167,8 +167,9 @@ def test_a_change_of_the_health_checks_request_rebuilds_the_images_that_have_it(
 
 
 @pytest.mark.parametrize("tool", ["bash", "wget"])
+@pytest.mark.parametrize("host", [[], ["127.0.0.2"]])
 @pytest.mark.parametrize(("path", "code"), [("/fine", 0), ("/starting", 1), (None, 1)])
-def test_the_health_checks_request_tells_a_200_from_all_else(tmp_path, tool, path, code):
+def test_the_health_checks_request_tells_a_200_from_all_else(tmp_path, tool, path, code, host):
     """By Bash, or by wget in an image without Bash; None: nobody listens."""
     if not shutil.which(tool):
         pytest.skip(f"{tool} is not installed here")
@@ -184,14 +185,14 @@ def test_the_health_checks_request_tells_a_200_from_all_else(tmp_path, tool, pat
         def log_message(self, *args):
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer((host[0] if host else "127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         if path:
             thread.start()
         else:
             server.server_close()
         script = Path(__file__).resolve().parents[3] / "images/http-ok.sh"
-        command = ["sh", str(script), str(server.server_port), path or "/fine"]
+        command = ["sh", str(script), str(server.server_port), path or "/fine", *host]
         try:
             done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, timeout=60)
         finally:

@@ -292,7 +292,7 @@ class Node:
         self.image = SimpleNamespace(id="image")
         self.attrs = {
             "HostConfig": {"CpuQuota": 50_000, "CpuPeriod": 100_000, "Memory": 2**30},
-            "NetworkSettings": {"Networks": {"cluster": {"IPAddress": f"10.0.0.{number}"}}},
+            "NetworkSettings": {"Networks": {"nodes": {"IPAddress": f"10.0.0.{number}"}}},
         }
         self.restarts = []
 
@@ -359,7 +359,7 @@ def test_a_node_that_is_restarted_gets_its_link_and_its_cut_back(nodes):
     nodes.faults.strike(cut)
     nodes.faults.strike(link)
     nodes.net.clear()
-    nodes.nodes[1].attrs["NetworkSettings"]["Networks"]["cluster"]["IPAddress"] = "10.0.0.9"
+    nodes.nodes[1].attrs["NetworkSettings"]["Networks"]["nodes"]["IPAddress"] = "10.0.0.9"
     nodes.faults.strike(restart)
     assert nodes.net == {"trainer-1": (10_000_000, ["10.0.0.0"]), "trainer-0": (None, ["10.0.0.9"])}
 
