@@ -4,7 +4,8 @@
     python -m node.agent --port 0 --node local-0 --process 1234 --watch-stdin   # a node that is one process tree
 
 Prints one JSON line {"port": n} once it listens. GET /targets lists all nodes of the cluster, for Prometheus' http_sd,
-when WORLD_SIZE is set. Every metric is described in docs/reference/metrics.md. SIGTERM ends it at once.
+when WORLD_SIZE is set. Every metric is described in docs/reference/metrics.md. It answers to the node's name, its
+addresses and localhost, and to no page of another site (trainer/hosts.py). SIGTERM ends it at once.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from typing import cast
 from node import cgroup
 from node.exposition import CONTENT_TYPE, Series, page, series
 from node.training_metrics import TrainingCollector
+from trainer.hosts import Hosts, Refusal
 
 PORT = 9400
 METRICS_FOLDER = Path("/run/syncbed/metrics")
@@ -98,8 +100,8 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], collectors: list, world_size: int | None):
-        self._collectors, self._world_size = collectors, world_size
+    def __init__(self, address: tuple[str, int], collectors: list, world_size: int | None, hosts: Hosts):
+        self._collectors, self._world_size, self.hosts = collectors, world_size, hosts
         self._lock = threading.Lock()  # collectors remember things from one scrape to the next
         super().__init__(address, _Handler)
 
@@ -127,8 +129,12 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "syncbed-agent", ""
 
     def do_GET(self):
+        server = cast(Server, self.server)
         try:
-            status, kind, body = cast(Server, self.server).page(self.path.partition("?")[0])
+            if refused := self._refusal(server.hosts):
+                status, kind, body = refused.status, "text/plain", f"{refused.message}\n".encode()
+            else:
+                status, kind, body = server.page(self.path.partition("?")[0])
         except Exception as error:  # one bad reading must not end the agent
             status, kind, body = 500, "text/plain", f"{type(error).__name__}: {error}\n".encode()
             print(f"agent: {body.decode().strip()}", file=sys.stderr, flush=True)
@@ -137,6 +143,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def _refusal(self, hosts: Hosts) -> Refusal | None:
+        headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in self.headers.items()]
+        return hosts.refusal(headers, self.request_version.removeprefix("HTTP/"), self.connection.getsockname()[0])
 
     def log_message(self, format: str, *args) -> None:
         """Silent: a line per scrape would be all there is to read in `make logs`."""
@@ -152,7 +162,7 @@ def build(node: str, processes: list[int], port: int, world_size: int | None, fo
         info = {"name": node, "source": "process"}
         node_collector = NodeCollector(info, ProcessTree(processes).read, loopback_network)
     collectors = [node_collector, TrainingCollector(folder)]
-    return Server(("127.0.0.1" if processes else "0.0.0.0", port), collectors, world_size)
+    return Server(("127.0.0.1" if processes else "0.0.0.0", port), collectors, world_size, Hosts([node]))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -30,11 +30,11 @@ def main() -> int:
     """Serve until SIGTERM. Exit codes: 0 drained, 2 a port or the store cannot be had."""
     args = arguments()
     environment.settle(environment.threads(), "lo")
-    from serving.hosts import Hosts
     from serving.intake import Intake
     from serving.metrics import Metrics
     from serving.models import Models
     from serving.server import listen, serve
+    from trainer.hosts import Hosts
 
     try:
         sockets = listen(args.host, [args.port + i if args.port else 0 for i in range(3)])
@@ -55,7 +55,7 @@ def main() -> int:
             Intake(args.body_bytes, args.body_seconds, args.capacity),
         )
         ready = partial(print, f"serving on {ports}", flush=True)
-        await serve(sockets, models, intake, metrics, stop, ready, Hosts(args.name))
+        await serve(sockets, models, intake, metrics, stop, ready, Hosts(args.name, "; --name makes it known"))
 
     asyncio.run(run())
     return 0

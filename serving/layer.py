@@ -11,8 +11,8 @@ It leaves, sends what nobody reads, or means another server.
 import asyncio
 from functools import partial
 
-from serving.errors import answer, busy
-from serving.hosts import Hosts
+from serving.errors import Refused, answer, busy
+from trainer.hosts import MISDIRECTED, Hosts
 
 LINGER_SECONDS = 1.0  # for the rest of a body that nobody wants
 CONNECTIONS = 900  # open at once on a port; a process may usually have 1024 files
@@ -31,7 +31,7 @@ class Layer:
         client, app = _Client(scope, receive, send, self._cancels), self._app
         if len(self.connections) > CONNECTIONS:
             app = answer(scope["path"], busy(f"{CONNECTIONS} connections are open already"))
-        elif refused := self._hosts.refusal(scope):
+        elif refused := refusal(self._hosts, scope):
             app = answer(scope["path"], refused)
         try:
             await app(scope, client.receive, client.send)
@@ -43,6 +43,16 @@ class Layer:
             await answer(scope["path"], busy("the server ends"))(scope, receive, send)
         finally:
             client.forget()
+
+
+def refusal(hosts: Hosts, scope) -> Refused | None:
+    """Why a request, an ASGI scope, is not answered; None where it is."""
+    server = scope.get("server")
+    refused = hosts.refusal(scope["headers"], scope["http_version"], server[0] if server else None)
+    if refused is None:
+        return None
+    kind = "MisdirectedRequestException" if refused.status == MISDIRECTED else "ForbiddenException"
+    return Refused(refused.status, kind, refused.message)
 
 
 class _Client:

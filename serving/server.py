@@ -21,11 +21,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from serving import inference, management, v2
 from serving.errors import Refused, answer
-from serving.hosts import Hosts
 from serving.intake import Intake
 from serving.layer import LEAVE, Layer
 from serving.metrics import Metrics
 from serving.models import Models
+from trainer.hosts import Hosts
 
 HEAD_SECONDS, HEAD_BYTES = 10.0, 64 << 10
 TAKE_SECONDS = 30.0

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from node import cgroup
 from node.agent import NodeCollector, Server
 from node.training_metrics import TrainingCollector
+from trainer.hosts import Hosts
 
 FIXTURES = Path(__file__).parent / "fixtures"
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,7 +65,7 @@ def serving(tree: str, folder: Path, world_size: int | None = None):
         lambda: cgroup.read(root / "sys", root / "proc"),
         lambda: cgroup.read_network(root / "proc"),
     )
-    server = Server(("127.0.0.1", 0), [node, TrainingCollector(folder)], world_size)
+    server = Server(("127.0.0.1", 0), [node, TrainingCollector(folder)], world_size, Hosts(["trainer-3"]))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

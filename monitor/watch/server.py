@@ -1,6 +1,6 @@
 """HTTP for the live page: GET / is the page, GET /events the run as server-sent events, and nothing else is there.
 
-Whom it answers is decided as on the ports of the server of models (serving/hosts.py). Each connection is one request.
+Whom it answers is decided as on the ports of the server of models (trainer/hosts.py). Each connection is one request.
 Connections, the size and time of a request's head, and the time to take an answer are bounded.
 """
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from monitor.watch.live import Live, place_of
 from monitor.watch.page import Page
-from serving.hosts import Hosts
+from trainer.hosts import Hosts
 
 PORT = 7007
 HEAD_BYTES, HEAD_SECONDS = 16 << 10, 10.0
@@ -61,7 +61,7 @@ class Server:
     """Answers the clients of one listening socket."""
 
     def __init__(self, live: Live):
-        self._live, self._page, self._hosts = live, Page(), Hosts(more="")
+        self._live, self._page, self._hosts = live, Page(), Hosts()
         self._clients = 0
         self._answers: set[asyncio.Task] = set()
 
@@ -109,12 +109,9 @@ class Server:
         words = first.split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1.") or len(pairs) != len(lines):
             raise Refusal(400, "this is no HTTP/1.1")
-        scope = {
-            "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs],
-            "http_version": words[2].removeprefix("HTTP/"),
-            "server": writer.get_extra_info("sockname"),
-        }
-        if refused := self._hosts.refusal(scope):
+        fields = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
+        address = writer.get_extra_info("sockname")[0]
+        if refused := self._hosts.refusal(fields, words[2].removeprefix("HTTP/"), address):
             raise Refusal(refused.status, refused.message)
         if words[0] != "GET":
             raise Refusal(405, "only GET is answered")

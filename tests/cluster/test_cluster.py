@@ -1,5 +1,6 @@
 """The cluster itself: hardening and limits as the engine and the kernel have them, up, scaling, down."""
 
+import http.client
 import json
 import os
 import signal
@@ -171,6 +172,17 @@ def test_grafana_takes_no_password(cluster):
     )
     with pytest.raises(urllib.error.HTTPError):
         urllib.request.urlopen(login)
+
+
+def test_grafana_sends_away_a_page_whose_name_leads_to_it(cluster):
+    if "grafana" not in cluster.report["urls"]:
+        pytest.skip("grafana cannot be had here: no image registry answers")
+    url = cluster.report["urls"]["grafana"]
+    connection = http.client.HTTPConnection(url.removeprefix("http://"))
+    connection.request("GET", "/api/search", headers={"Host": "evil.example:3000"})
+    answer = connection.getresponse()
+    assert (answer.status, answer.getheader("Location")) == (301, f"{url}/api/search")
+    connection.close()
 
 
 def test_up_again_changes_nothing(cluster):

@@ -126,6 +126,15 @@ def test_grafana_shows_itself_to_anyone_and_knows_no_password_that_could_be_gues
     assert (checkout.ROOT / "grafana/Dockerfile").read_text().endswith('ENTRYPOINT ["/usr/local/bin/start.sh"]\n')
 
 
+def test_grafana_answers_to_the_address_that_its_port_is_published_on_and_to_no_other_name():
+    grafana = SERVICES["grafana"]
+    environment, (port,) = grafana["environment"], grafana["ports"]
+    address, published, _ = re.fullmatch(r"([0-9.]+):(\$\{.*?\}):(\d+)", port).groups()
+    assert (environment["GF_SERVER_DOMAIN"], environment["GF_SERVER_ENFORCE_DOMAIN"]) == (address, "true")
+    assert environment["GF_SERVER_ROOT_URL"] == f"http://{address}:{published}/"
+    assert f"http://{address}:" in grafana["healthcheck"]["test"][-1]
+
+
 def started(folder, script):
     """What grafana/start.sh hands over to Grafana's own start, and how it ended."""
     (folder / "run.sh").write_text('#!/bin/sh\necho "$GF_SECURITY_ADMIN_PASSWORD__FILE" "$@"\n')

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from serving_client import IMAGE, ask
 
-from serving.hosts import LOOPBACK, Hosts
+from serving.layer import refusal
+from trainer.hosts import LOOPBACK, Hosts
 
 REGISTER = "/models?url=first&model_name=csrf&initial_workers=16&max_batch_delay=10000"
 
@@ -22,7 +23,7 @@ def scope(*headers, version="1.1", server=("10.9.8.7", 8081)):
 
 
 def status(hosts, *headers, **more):
-    refused = hosts.refusal(scope(*headers, **more))
+    refused = refusal(hosts, scope(*headers, **more))
     return refused.status if refused else 200
 
 
@@ -114,7 +115,7 @@ def test_the_cluster_adds_a_name_and_prometheus_asks_for_an_address():
 def test_any_other_host_is_refused_in_one_line(name):
     host = name.lower()
     expected = 200 if host.rsplit(":", 1)[0] in LOOPBACK or host in LOOPBACK else 421
-    refused = Hosts().refusal(scope(("host", name), server=None))
+    refused = refusal(Hosts(), scope(("host", name), server=None))
     if refused:
         assert refused.status == 421 and refused.message.isprintable() and len(refused.message) <= 300
     else:

@@ -8,12 +8,19 @@ Sources: RFC 9110, section 7.2; RFC 6454; Fetch Metadata Request Headers (W3C).
 
 import re
 from collections.abc import Iterable
-
-from serving.errors import Refused
+from typing import NamedTuple
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+MISDIRECTED, FORBIDDEN = 421, 403
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^][:/?#@\s\\]+)(:[0-9]{0,5})?")
 _SENT_HERE = (b"same-origin", b"none")  # none: typed into the address bar
+
+
+class Refusal(NamedTuple):
+    """`status`: of HTTP. `message`: one line."""
+
+    status: int
+    message: str
 
 
 class Hosts:
@@ -22,14 +29,18 @@ class Hosts:
     `more`: how to make another name known, for the refusal of one that is not.
     """
 
-    def __init__(self, names: Iterable[str] = (), more: str = "; --name makes it known"):
+    def __init__(self, names: Iterable[str] = (), more: str = ""):
         self._names = {name.lower() for name in (*LOOPBACK, *names)}
         self._more = more
 
-    def refusal(self, scope) -> Refused | None:
-        """Why a request, an ASGI scope, is not answered; None where it is."""
+    def refusal(self, headers: Iterable[tuple[bytes, bytes]], version: str, address: str | None) -> Refusal | None:
+        """Why a request is not answered; None where it is.
+
+        `headers`: names in small letters. `version`: of HTTP, as 1.1. `address`: that was connected to, where it is
+        known.
+        """
         host = origin = site = None
-        for name, value in scope["headers"]:
+        for name, value in headers:
             if name == b"host":
                 if host is not None:
                     return _misdirected("there is more than one Host")
@@ -38,20 +49,20 @@ class Hosts:
                 origin = value
             elif name == b"sec-fetch-site":
                 site = value
-        if host is None and scope["http_version"] != "1.0":  # no browser speaks 1.0; images/http-ok.sh does
+        if host is None and version != "1.0":  # no browser speaks 1.0; images/http-ok.sh does
             return _misdirected("there is no Host")
-        if host is not None and not self._knows(host.decode("latin-1").lower(), scope.get("server")):
+        if host is not None and not self._knows(host.decode("latin-1").lower(), address):
             return _misdirected(f"Host {host.decode('latin-1')[:100]!a} is not known{self._more}")
         if site not in (None, *_SENT_HERE) or not _same(origin, host):
-            return Refused(403, "ForbiddenException", "a page of another site sent this: use a program, such as curl")
+            return Refusal(FORBIDDEN, "a page of another site sent this: use a program, such as curl")
         return None
 
-    def _knows(self, host: str, server: tuple[str, int] | None) -> bool:
+    def _knows(self, host: str, address: str | None) -> bool:
         match = _AUTHORITY.fullmatch(host)
         if match is None:
             return False
-        server_host = server[0].lower() if server else None
-        return match[1] in self._names or match[1] in (server_host, f"[{server_host}]")
+        address = address.lower() if address else None
+        return match[1] in self._names or match[1] in (address, f"[{address}]")
 
 
 def _same(origin: bytes | None, host: bytes | None) -> bool:
@@ -62,5 +73,5 @@ def _same(origin: bytes | None, host: bytes | None) -> bool:
     return host is not None and scheme in (b"http", b"https") and authority == host.lower()
 
 
-def _misdirected(problem: str) -> Refused:
-    return Refused(421, "MisdirectedRequestException", f"{problem}: ask for {LOOPBACK[0]} or {LOOPBACK[1]}")
+def _misdirected(problem: str) -> Refusal:
+    return Refusal(MISDIRECTED, f"{problem}: ask for {LOOPBACK[0]} or {LOOPBACK[1]}")
