@@ -8,12 +8,12 @@ import subprocess
 from pathlib import Path
 from typing import TypedDict
 
-from node import cgroup
+from node import cgroup, disk
 from node.leftovers import end_leftovers
 from node.lock import lock_holder
 from node.strays import end_strays
 
-DATA = Path("/data")
+DATA, RUNS = Path("/data"), Path("/runs")
 
 
 class NodeFacts(TypedDict):
@@ -27,6 +27,7 @@ class NodeFacts(TypedDict):
     cpu_limit_cores: float | None  # None: no limit
     memory_limit_bytes: int | None
     shm_bytes: int  # size of /dev/shm
+    free_bytes: int | None  # left on the disk of the volume of runs; None where there is none
     code: str  # the image's, as monitor.engine.images.code_hash() makes it; "" where it is not known
     data: list[str]  # keys of the data sets that are prepared here
     free_port: int
@@ -52,6 +53,7 @@ def node_facts() -> NodeFacts:
         "cpu_limit_cores": usage.cpu_limit_cores,
         "memory_limit_bytes": usage.memory_limit_bytes,
         "shm_bytes": shm.f_frsize * shm.f_blocks,
+        "free_bytes": disk.free_bytes(RUNS) if RUNS.is_dir() else None,
         "code": os.environ.get("SYNCBED_CODE", ""),
         "data": sorted(path.parent.name for path in DATA.glob("*/manifest.json")),
         "free_port": free_port(),

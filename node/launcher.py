@@ -24,9 +24,10 @@ import subprocess
 import sys
 import threading
 from functools import partial
+from pathlib import Path
 from typing import Any, TypedDict
 
-from node import cgroup, limits, mpi
+from node import cgroup, disk, limits, mpi
 from node import lock as node_lock
 from node.facts import node_facts, shaped
 from node.leftovers import end_run
@@ -54,6 +55,7 @@ class Request(_Rank, total=False):
     wait: bool  # start the rank only on a line GO
     limits: limits.Limits  # that must be in force in this node
     shaped: bool  # whether this node's link must be shaped; without it either will do
+    disk: disk.Bound  # of the volume of runs, where this node has one
     mpi: dict  # for a rank that takes part in MPI, see node.mpi.Manager.start
 
 
@@ -118,6 +120,8 @@ def run(request: Request) -> int:
     if lock is None and await_holder(request["run"]) != request["run"]:
         signer.write(Busy(rank=rank, run=lock_holder() or "unknown"))
         return BUSY
+    if rank == 0 and "disk" in request:
+        disk.sweep(Path(request["disk"]["folder"]), request["run"])
     signer.write(Held(rank=rank))
     process = RankProcess()
     signal.signal(signal.SIGTERM, lambda *_: process.send(signal.SIGTERM))
@@ -148,6 +152,7 @@ def _run_to_end(process: "RankProcess", request: Request, env: dict[str, str], s
     rank, kills_before = request["rank"], cgroup.read().oom_kills or 0
     proxy = request.get("mpi")
     manager = mpi.Manager(rank, _spawn, signer.write) if proxy else None
+    watch = disk.Watch(request.get("disk"), partial(process.send, signal.SIGKILL))
     try:
         if manager and proxy:
             variables, connection = manager.start(proxy)
@@ -155,11 +160,15 @@ def _run_to_end(process: "RankProcess", request: Request, env: dict[str, str], s
             os.close(connection)
         else:
             process.start(request["argv"], env)
-        code = process.wait()
+        with watch:
+            code = process.wait()
     except mpi.ManagerFault as fault:
         signer.write(Failed(rank=rank, kind="own", message=str(fault)))
         code = 1
     end_strays()  # what the rank started and left
+    if watch.problem:
+        signer.write(Failed(rank=rank, kind="disk", message=watch.problem))
+        code = 1
     signer.write(exited(rank, code, kills_before, cgroup.read()))
     if manager:
         manager.end(orderly=code == 0)

@@ -151,7 +151,8 @@ class Failed(Event):
     """The rank's last word when something went wrong. `kind`: whose fault it looks like from here.
 
     own: this rank's error. peer: another rank is gone. deadline: a collective took longer than
-    DEADLINE. mismatch: ranks disagree about a collective. input: data or spec cannot be used.
+    DEADLINE. mismatch: ranks disagree about a collective. input: data or spec cannot be used. disk:
+    from the launcher, its node holds more in the volume of runs than it may.
     """
 
     kind: str

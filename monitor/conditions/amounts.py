@@ -1,4 +1,4 @@
-"""Amounts that users give: whole numbers, cores, memory."""
+"""Amounts that users give: whole numbers, cores, memory, disk."""
 
 import re
 
@@ -6,6 +6,7 @@ from monitor.errors import UserError
 
 _SHARE = 0.8  # of the host's memory, over all nodes; the rest is for Prometheus, Grafana and the host
 _LEAST_MEMORY = 512 * 2**20  # torch alone takes 300 MiB
+_LEAST_DISK, _MOST_DISK = 2**20, 10**6 * 2**30
 _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
@@ -35,8 +36,21 @@ def memory(text: str | None, nodes: int, host: int) -> int:
             fit = max(1, share * nodes // least)
             raise UserError(f"NODES={nodes}: {share} MiB of memory a node, {least} are needed; NODES={fit} would fit")
         return share * 2**20
-    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]+)?)([bkmg]?)(?:i?b)?", text.strip().lower())
-    size = int(float(match[1]) * _UNITS[match[2]]) if match else 0
+    size = _bytes(text)
     if not _LEAST_MEMORY <= size <= host:
         raise UserError(f"MEMORY={text}: memory per node from {least}m to the host's {most}m, such as 2g or 1500m")
     return size // 4096 * 4096  # the kernel counts pages
+
+
+def disk(text: str) -> int:
+    """DISK= of a node in bytes. Raises UserError."""
+    size = _bytes(text)
+    if not _LEAST_DISK <= size <= _MOST_DISK:
+        raise UserError(f"DISK={text}: what a node may hold in /runs, from 1m to 1000000g, such as 8g or 500m")
+    return size
+
+
+def _bytes(text: str) -> int:
+    """An amount with or without a unit; 0 for anything else."""
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]+)?)([bkmg]?)(?:i?b)?", text.strip().lower())
+    return int(float(match[1]) * _UNITS[match[2]]) if match else 0

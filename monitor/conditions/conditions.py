@@ -11,16 +11,18 @@ from dataclasses import dataclass
 
 from monitor.capabilities import Capabilities, runtimes_with
 from monitor.conditions import faults, links
-from monitor.conditions.amounts import cores, memory
+from monitor.conditions.amounts import cores, disk, memory
 from monitor.conditions.faults import OF_RANKS, Fault
 from monitor.conditions.links import Link
 from node.limits import Limits
 from trainer.spec import RunSpec, SpecError
 
+RANK_DISK_BYTES = 8 << 30  # of a node for each of its ranks: ten checkpoints of the largest model, not fetched yet
 SETTINGS = {
     "CPUS": "cores per node during the run: one number, or one for each node as 0.5,0.5,0.2 (lists of a sweep are then "
     "parted by slashes); default: the cluster's",
     "MEMORY": "memory per node during the run, in the same way, as 2g; default: the cluster's",
+    "DISK": "what a node may hold in the volume of runs, in the same way; default: 8g for each of its ranks",
     **links.SETTINGS,
     **faults.SETTINGS,
 }
@@ -32,10 +34,11 @@ class Unavailable(SpecError):
 
 @dataclass(frozen=True)
 class Conditions:
-    """Of each node of a run. `cpus` and `memory`: a text per node, None without any; `links`: empty without any."""
+    """Of a run's nodes. `cpus`, `memory`, `disk`: a text per node, None without any. `links`: empty without any."""
 
     cpus: tuple[str, ...] | None = None
     memory: tuple[str, ...] | None = None
+    disk: tuple[str, ...] | None = None
     links: tuple[Link, ...] = ()
     faults: tuple[Fault, ...] = ()
 
@@ -51,6 +54,7 @@ class Conditions:
         return cls(
             values.get("CPUS"),
             values.get("MEMORY"),
+            values.get("DISK"),
             tuple(link for one in node_settings if (link := links.link(one))),
             struck,
         )
@@ -66,6 +70,10 @@ class Conditions:
         if self.memory:
             limits["memory_bytes"] = memory(self.memory[node], 1, host_memory)
         return limits
+
+    def disk_bytes(self, node: int, ranks: int) -> int:
+        """What a node with so many ranks may hold in the volume of runs. Raises UserError."""
+        return disk(self.disk[node]) if self.disk else RANK_DISK_BYTES * ranks
 
 
 def _refuse_impossible(texts: Mapping[str, str], struck: Sequence[Fault], runtime: Capabilities) -> None:

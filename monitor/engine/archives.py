@@ -11,6 +11,8 @@ from typing import IO
 
 from docker.models.containers import Container
 
+from monitor.errors import UserError
+
 NODE_UID = 10001  # of the node's user and group, see images/trainer/Dockerfile and compose.yaml
 
 
@@ -36,14 +38,18 @@ def bundle(members: Mapping[str, Path | bytes | None]) -> Iterator[IO[bytes]]:
         yield file
 
 
-def fetch(container: Container, path: str, target: Path) -> None:
+def fetch(container: Container, path: str, target: Path, most: int) -> None:
     """Copy a file of the container to `target`, or the files of a folder below it.
 
-    Only plain files and folders are written. Raises OSError, and what Docker's SDK raises.
+    Only plain files and folders are written. `most`: bytes of the archive; a sparse file of any size costs the
+    container nothing. Raises UserError for more, OSError, and what Docker's SDK raises.
     """
     with tempfile.TemporaryFile() as file:
         chunks, _ = container.get_archive(path)
-        file.writelines(chunks)
+        for chunk in chunks:
+            if file.tell() + len(chunk) > most:
+                raise UserError(f"{path} is larger than {most >> 20} MiB")
+            file.write(chunk)
         file.seek(0)
         with tarfile.open(fileobj=file) as tar:
             _unpack(tar, target)

@@ -26,6 +26,7 @@ class NodeFacts(TypedDict):
     cpu_limit_cores: float | None
     memory_limit_bytes: int | None
     shm_bytes: int  # of /dev/shm
+    free_bytes: int | None  # left on the engine's disk, where the volume of runs is
     code: str  # hash of the code in its image
     data: list[str]  # folders of data that are prepared there
     free_port: int

@@ -15,6 +15,7 @@ from monitor.engine.containers import containers, remove_containers, remove_proj
 from monitor.engine.naming import PROJECT_LABEL, ROLE_LABEL, project
 from monitor.errors import RunFailed, UserError, refuse_unknown
 from monitor.runtime import ownership, wires
+from node.disk import removal
 
 _YOUNG_SECONDS = 120  # what is younger may belong to a cluster that is being started right now
 
@@ -81,7 +82,7 @@ def _tidy(client: DockerClient, project: str) -> list[str]:
 def _remove_outputs(node: Container) -> list[str]:
     """What ranks wrote into the cluster's volume and nobody fetched: their orchestrator was killed."""
     old = ["-mindepth", "1", "-maxdepth", "1", "-cmin", f"+{_YOUNG_SECONDS // 60}"]
-    code, out = node.exec_run(["find", "/runs", *old, "-print", "-exec", "rm", "-rf", "{}", ";"])
+    code, out = node.exec_run(["find", "/runs", *old, "-print", "-exec", *removal("{}"), ";"])
     if code != 0 or not isinstance(out, bytes):
         return []
     return [f"folder {line} in {node.name}" for line in out.decode().splitlines()]

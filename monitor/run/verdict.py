@@ -47,6 +47,7 @@ def verdict(ranks: Sequence[RankState], name: Names) -> Failure | None:
         return None
     return (
         _breach(ranks, name)
+        or _disk(candidates, name)
         or _first("out_of_memory", candidates, name, lambda state: state.exited and state.exited.out_of_memory)
         or _first("killed", candidates, name, lambda state: state.exited and state.exited.signal)
         or _first("lost", candidates, name, lambda state: state.vanished)
@@ -65,6 +66,16 @@ def _breach(ranks: Sequence[RankState], name: Names) -> Failure | None:
     for rank, state in enumerate(ranks):
         if state.breach:
             return _failure("error", rank, state, f"{name(rank)} misused its event stream", state.breach)
+    return None
+
+
+def _disk(candidates: Candidates, name: Names) -> Failure | None:
+    """The failure of the first rank that was ended for what its node holds on the disk. The run never goes on without
+    it: the disk is as full as it was.
+    """
+    for rank, state in candidates.items():
+        if state.failed and state.failed.kind == "disk":
+            return _failure("disk", rank, state, f"{name(rank)} was ended for space on the disk", state.failed.message)
     return None
 
 

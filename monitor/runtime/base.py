@@ -13,6 +13,7 @@ from monitor.conditions.conditions import Conditions
 from monitor.conditions.faults import Fault
 from monitor.errors import UserError
 from monitor.metrics.sampling import Row
+from node.disk import Bound
 from node.limits import Limits
 from trainer.checkpoint_folder import FOLDER
 from trainer.layout import Seat, on_node, seats
@@ -53,6 +54,7 @@ class Job:
         python: str,
         limits: Limits | None = None,
         shaped: bool | None = None,
+        disk: Bound | None = None,
         **environment: str,
     ) -> bytes:
         """What the node's launcher reads on its stdin (node/launcher.py), a line of JSON. `key`: it signs with this."""
@@ -68,6 +70,8 @@ class Job:
             request["limits"] = limits
         if shaped is not None:
             request["shaped"] = shaped
+        if disk:
+            request["disk"] = disk
         if seat.rank == 0:
             request["wait"] = True  # until the conditions of the run have been brought about
         if self.spec.transport == "mpi":

@@ -33,14 +33,15 @@ from monitor.runtime.base import Job, Output, RankHandle, Runtime
 from monitor.runtime.docker_rank import PYTHON, DockerRank, Execution
 from monitor.runtime.node_faults import NodeFaults
 from monitor.runtime.streams import RankOutput, budget_of
+from node.disk import Bound, removal
 from node.leftovers import launcher_command
 from node.limits import Limits
 from node.signature import new_key
 from trainer.checkpoint_folder import COMPLETE
-from trainer.layout import Seat
+from trainer.layout import Seat, on_node, seats
 from trainer.spec import RunSpec
 
-NODE = "trainer-"
+NODE, RUNS = "trainer-", "/runs"
 HIDDEN_PYTHON = "hidden-python"  # of the node's image: the node's user cannot look into it
 POLL_SECONDS = 0.5  # between two looks at nodes that are to come back
 
@@ -118,6 +119,8 @@ class DockerRuntime(Runtime):
         for name, container, fact in zip(names, nodes, facts, strict=True):
             preflight.check_node(name, container, fact, names, self._project)
         self._set_conditions(nodes, facts, conditions)
+        ranks = seats(spec)
+        self._disk = [conditions.disk_bytes(node, on_node(ranks, node)) for node in range(spec.nodes)]
         self._port = facts[0]["free_port"]
         self._data_present = set.intersection(*(set(fact["data"]) for fact in facts))
 
@@ -159,7 +162,7 @@ class DockerRuntime(Runtime):
 
     def push_checkpoint(self, job: Job, folder: Path | None) -> None:
         within = f"{job.run_id}/resume"
-        self._resume = f"/runs/{within}" if folder else ""
+        self._resume = f"{RUNS}/{within}" if folder else ""
         if folder:
             files = sorted(folder.iterdir(), key=lambda path: path.name == COMPLETE)
             members: dict[str, Path | None] = dict.fromkeys((job.run_id, within))
@@ -174,10 +177,11 @@ class DockerRuntime(Runtime):
             PYTHON,
             self.limits[seat.node],
             bool(self._links) and self._links[seat.node].shapes,
+            Bound(folder=RUNS, most_bytes=self._disk[seat.node]),
             MASTER_ADDR=self.node_name(0),
             MASTER_PORT=str(self._port),
             SYNCBED_DATA=self._data,
-            SYNCBED_OUT=f"/runs/{job.run_id}",
+            SYNCBED_OUT=f"{RUNS}/{job.run_id}",
             SYNCBED_RESUME=self._resume,
         )
         command = launcher_command(HIDDEN_PYTHON, job.run_id)
@@ -215,7 +219,8 @@ class DockerRuntime(Runtime):
         self._faults.relieve(fault)
 
     def _bring(self, job: Job, path: str) -> None:
-        volumes.bring(self._containers[self.node_name(0)], f"/runs/{job.run_id}/{path}", job.run_folder / path)
+        source, most = f"{RUNS}/{job.run_id}/{path}", sum(self._disk)
+        volumes.bring(self._containers[self.node_name(0)], source, job.run_folder / path, most)
 
     def rows(self, job: Job, start: float, end: float, warn: Callable[[str], None]) -> list[Row]:
         url = self._urls().get("prometheus")
@@ -267,4 +272,4 @@ class DockerRuntime(Runtime):
             shaped = {container: container.name in self._shaped for container in nodes}
             wires.take_back(self._client, shaped, self._project, nodes[0], job.run_id)
         with sdk.guard():
-            nodes[0].exec_run(["rm", "-rf", f"/runs/{job.run_id}"])
+            nodes[0].exec_run(removal(f"{RUNS}/{job.run_id}"))

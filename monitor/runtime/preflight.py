@@ -9,6 +9,7 @@ from monitor.engine.images import code_hash
 from monitor.engine.inspection import NodeFacts
 from monitor.errors import Busy, UserError
 from node import limits
+from node.disk import LEAST_FREE_BYTES, MIB
 
 LEAST_SHM_BYTES = 64 << 20
 
@@ -51,6 +52,12 @@ def check_node(name: str, container: Container, facts: NodeFacts, names: Sequenc
         raise UserError(f"node {name} cannot resolve {', '.join(peers)}; {again}")
     if facts["shm_bytes"] < LEAST_SHM_BYTES:
         raise UserError(f"node {name}: /dev/shm has {facts['shm_bytes']} bytes, 64 MiB are needed; {again}")
+    free = facts["free_bytes"]
+    if free is not None and free < LEAST_FREE_BYTES:
+        raise UserError(
+            f"the engine's disk has {free // MIB} MiB left, {LEAST_FREE_BYTES // MIB} are the least; "
+            f"`make clean{words}` removes what runs have left, `docker system df` shows what else is there"
+        )
     inside: limits.Limits = {"cpus": facts["cpu_limit_cores"], "memory_bytes": facts["memory_limit_bytes"]}
     if problem := limits.wrong(inside, container_limits.now(container)):
         raise UserError(f"node {name}: {problem}; {again}")

@@ -9,6 +9,7 @@ from docker.models.containers import Container
 
 from monitor.engine import archives, naming, sdk
 from monitor.errors import RunFailed
+from node.disk import removal
 
 
 def carry(client: DockerClient, image: str, project: str, volume: str, members: Mapping[str, Path | None]) -> None:
@@ -30,13 +31,16 @@ def carry(client: DockerClient, image: str, project: str, volume: str, members: 
             carrier.remove(force=True)
 
 
-def bring(node: Container, source: str, target: Path) -> None:
-    """Move a folder of the node to `target`, which is whole or not there. Raises UserError and OSError."""
+def bring(node: Container, source: str, target: Path, most: int) -> None:
+    """Move a folder of the node to `target`, which is whole or not there. `most`: bytes of it.
+
+    Raises UserError and OSError.
+    """
     part = target.with_name(f".{target.name}.part")
     try:
         with sdk.guard():
-            archives.fetch(node, source, part)
+            archives.fetch(node, source, part, most)
             part.replace(target)
-            node.exec_run(["rm", "-rf", source])  # the volume need not hold it as well
+            node.exec_run(removal(source))  # the volume need not hold it as well
     finally:
         shutil.rmtree(part, ignore_errors=True)

@@ -22,7 +22,7 @@ from monitor.results import show, store, text
 from monitor.results.machine import own_version
 from monitor.results.result import FAILED, RUNNING
 from trainer.checkpoint_folder import FOLDER as CHECKPOINTS
-from trainer.checkpoint_folder import MODEL, DamagedError, complete_ones, is_folder, sha256, verify
+from trainer.checkpoint_folder import MODEL, MOST_BYTES, DamagedError, complete_ones, is_folder, sha256, verify
 from trainer.names import is_run, is_sha256
 from trainer.received import ReceivedError, load_json, refuse_special
 from trainer.registry import MODELS
@@ -161,7 +161,7 @@ def _by_a_container(model: Path, folder: Path, facts: str) -> None:
                 log = container.logs(stdout=False).decode(errors="replace")
                 raise RunFailed(f"the model could not be exported: {sdk.one_line(log)}")
             for name in (WEIGHTS, ABOUT):
-                archives.fetch(container, f"/tmp/work/export/{name}", folder / name)
+                archives.fetch(container, f"/tmp/work/export/{name}", folder / name, MOST_BYTES)
         finally:
             container.remove(force=True, v=True)
 

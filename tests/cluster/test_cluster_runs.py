@@ -133,6 +133,23 @@ def test_a_node_out_of_memory_is_told_from_a_kill(cluster, tmp_path):
     assert 480 <= int(told[1]) <= 512
 
 
+def test_a_node_that_fills_the_volume_ends_the_run_is_named_and_the_next_run_finds_it_empty(cluster, tmp_path):
+    run = start(cluster, tmp_path, DISK="64m", **LONG)
+    run.wait_for("step", rank=2)
+    fill = "mkdir -p /runs/elsewhere && head -c 80000000 /dev/zero >/runs/elsewhere/zeros"
+    assert cluster.node(2).exec_run(["sh", "-c", fill]).exit_code == 0
+    code, out = run.finish()
+    error = run.result()["error"]
+    assert (code, error["kind"], error["rank"]) == (1, "disk", 2), out
+    assert re.search(r": its node holds [67]\d MiB in /runs, DISK=64m is the most$", error["message"])
+    nothing_left(cluster)
+    assert cluster.node(2).exec_run(["chmod", "0", "/runs/elsewhere"]).exit_code == 0
+    (tmp_path / "next").mkdir()
+    code, out = start(cluster, tmp_path / "next", STEPS=1).finish()
+    assert code == 0, out
+    assert cluster.node(0).exec_run(["ls", "/runs"]).output == b""
+
+
 def test_a_second_run_is_refused_with_the_first_ones_id(cluster, tmp_path):
     run = start(cluster, tmp_path, **LONG)
     run.wait_for("step")

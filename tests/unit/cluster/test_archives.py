@@ -3,7 +3,12 @@
 import io
 import tarfile
 
+import pytest
+
 from monitor.engine import archives
+from monitor.errors import UserError
+
+MOST = 1 << 20
 
 
 class FarContainer:
@@ -45,16 +50,26 @@ def test_everyone_may_read_the_files_of_a_bundle_and_the_node_s_user_write_to_it
 
 
 def test_a_file_and_a_folder_come_out_under_another_name(tmp_path):
-    archives.fetch(FarContainer(**{"model.pt": b"x" * 2000}), "/runs/model.pt", tmp_path / "mine.pt")
+    archives.fetch(FarContainer(**{"model.pt": b"x" * 2000}), "/runs/model.pt", tmp_path / "mine.pt", MOST)
     assert (tmp_path / "mine.pt").read_bytes() == b"x" * 2000
-    archives.fetch(FarContainer(**{"step": None, "step/a": b"1", "step/b/c": b"2"}), "/runs/step", tmp_path / "mine")
+    archives.fetch(
+        FarContainer(**{"step": None, "step/a": b"1", "step/b/c": b"2"}), "/runs/step", tmp_path / "mine", MOST
+    )
     assert (tmp_path / "mine/a").read_bytes() + (tmp_path / "mine/b/c").read_bytes() == b"12"
+
+
+def test_no_more_is_taken_than_was_agreed(tmp_path):
+    """A rank can make a file of any length at no cost: its zeros would fill this machine's disk."""
+    far = FarContainer(**{"step": None, "step/a": bytes(100_000)})
+    with pytest.raises(UserError, match=r"^/runs/step is larger than 0 MiB$"):
+        archives.fetch(far, "/runs/step", tmp_path / "mine", 100_000)
+    assert not list(tmp_path.iterdir())
 
 
 def test_nothing_is_written_outside_the_target_and_no_link(tmp_path):
     target = tmp_path / "inner" / "mine"
     far = FarContainer(**{"step/../../out": b"1", "step/link": "/etc/passwd", "/etc/abs": b"2", "step/a": b"3"})
-    archives.fetch(far, "/runs/step", target)
+    archives.fetch(far, "/runs/step", target, MOST)
     assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")) == [
         "inner",
         "inner/mine",

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from monitor import checkout
-from monitor.engine import compose, images
+from monitor.engine import archives, compose, images
 from monitor.errors import UserError
 from trainer.spec import MAX_NODES
 
@@ -52,6 +52,19 @@ def test_every_service_is_hardened(name):
     assert not any(volume.startswith((".", "/", "~", "$")) for volume in service.get("volumes", ())), "no bind mount"
     assert service["labels"]["syncbed.project"] == "${COMPOSE_PROJECT_NAME}"
     assert not {"privileged", "cap_add", "devices", "network_mode", "pid", "ipc"} & set(service)
+
+
+def test_every_nodes_files_are_of_the_nodes_user_and_of_a_group_of_its_own():
+    users = {name: node["user"].split(":") for name, node in NODES.items()}
+    assert {user for user, _ in users.values()} == {str(archives.NODE_UID)}
+    groups = {int(group) for _, group in users.values()}
+    assert len(groups) == MAX_NODES and not groups & {0, archives.NODE_UID}, "the volume's, and the orchestrator's"
+
+
+def test_where_a_node_can_write_there_is_a_size_or_a_watch():
+    for node in NODES.values():
+        assert node["read_only"] and node["volumes"] == ["data:/data:ro", "runs:/runs"]
+        assert node["shm_size"] and all(re.search(r"size=\d+m$", mount) for mount in node["tmpfs"])
 
 
 def test_data_is_read_only_in_nodes():

@@ -53,6 +53,12 @@ def test_a_lost_worker_is_warned_of_and_the_others_finish(end, how):
     assert [w.message for w in warnings] == [f"rank 1 (trainer-1) {how} at step 3; the others go on without it"]
 
 
+def test_no_strategy_goes_on_when_the_disk_is_as_full_as_it_was():
+    full = [ready(1), step(1), failed(1, "disk", "its node holds 9 MiB in /runs, DISK=8m is the most"), exited(1, 1)]
+    failure, lost, warnings, _ = supervise_survivors(finished(0), full, finished(2), finished(3))
+    assert (failure.kind, failure.rank, lost, warnings) == ("disk", 1, {}, [])
+
+
 def test_a_frozen_worker_is_written_off_and_killed():
     scripts = finished(0), finished(1), [ready(2), step(2)], finished(3)
     failure, lost, warnings, runtime = supervise_survivors(*scripts, holding=(2,))

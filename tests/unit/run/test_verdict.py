@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from scripted import ScriptedRuntime, exited, failed, finished, no_waiting, ready, step, supervise
 
+from monitor.run import recovery
 from monitor.run.casualties import BLAME_SECONDS, EVIDENCE_SECONDS
 from monitor.run.supervise import Supervisor
 from monitor.runtime.base import Job
@@ -53,6 +54,16 @@ def test_the_first_own_error_is_the_cause():
     _, failure, _ = supervise([later, first])
     assert (failure.kind, failure.rank) == ("error", 1)
     assert failure.message == "rank 1 (trainer-1) failed before its first step: ValueError: bad"
+
+
+def test_a_rank_whose_node_holds_too_much_of_the_disk_is_the_cause_whatever_else_is_said():
+    why = "its node holds 70 MiB in /runs, DISK=64m is the most"
+    full = [ready(1), step(1), failed(1, "own", "OSError: No space left on device"), failed(1, "disk", why, after=1)]
+    others = [ready(0), failed(0, "peer", "connection closed", suspect=2, after=-5), exited(0, None, "SIGKILL")]
+    _, failure, _ = supervise([others, [*full, exited(1, 1)], [ready(2), exited(2, None, "SIGKILL")]])
+    assert (failure.kind, failure.rank) == ("disk", 1)
+    assert failure.message == f"rank 1 (trainer-1) was ended for space on the disk at step 3: {why}"
+    assert failure.kind not in recovery.KINDS, "once more would do no better"
 
 
 @pytest.mark.parametrize(("said", "kind"), [("input", "input"), ("mismatch", "mismatch")])

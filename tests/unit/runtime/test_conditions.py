@@ -26,6 +26,23 @@ def test_one_value_is_for_all_and_several_are_for_each():
     assert each(2, MEMORY="1g,512m") == [OWN | {"memory_bytes": GIB}, OWN | {"memory_bytes": GIB // 2}]
 
 
+def disk(nodes: int, ranks: int, **words) -> list[int]:
+    made = Conditions.of(words, RunSpec(nodes=nodes, batch=nodes), RUNTIMES["docker"])
+    return [made.disk_bytes(node, ranks) for node in range(nodes)]
+
+
+def test_what_a_node_may_hold_on_the_disk():
+    assert disk(2, ranks=1) == [8 * GIB] * 2 and disk(1, ranks=4) == [32 * GIB]
+    assert disk(2, ranks=4, DISK="500m") == [500 << 20] * 2
+    assert disk(3, ranks=1, DISK="1g, 2G,1.5gb") == [GIB, 2 * GIB, 3 * GIB // 2]
+
+
+@pytest.mark.parametrize("text", ["0", "1k", "-1g", "8 GB of it", "1e9", "2000000g"])
+def test_what_no_node_may_hold_on_the_disk_is_one_line(text):
+    with pytest.raises(UserError, match=rf"^DISK={text}: what a node may hold in /runs, from 1m to \S+, such as 8g"):
+        disk(2, ranks=1, DISK=text)
+
+
 def test_what_is_not_named_is_the_clusters():
     assert each(2) == [OWN, OWN]
 
