@@ -20,6 +20,7 @@ from monitor.engine import containers, naming, sdk
 from monitor.engine.naming import project
 from monitor.errors import RunFailed, UserError, refuse_unknown
 from monitor.metrics import prometheus
+from monitor.metrics.promql import escaped_pattern
 
 SETTINGS = {
     "RUN": "the run whose time is looked at: an id, or latest, which is the default",
@@ -49,7 +50,7 @@ class Window:
             "__rate_interval": f"{max(4, self.step_seconds + 1)}s",  # of a scrape interval of 1 s
             "__interval": f"{self.step_seconds}s",
             "__range": f"{max(1, math.ceil(self.end - self.start))}s",
-            "run": re.escape(self.run).replace("\\", "\\\\"),
+            "run": escaped_pattern(self.run),
             "node": ".*",
             "model": ".*",
         }
@@ -135,7 +136,7 @@ def find(url: str, run: str, words: str = "") -> Window:
 
 def windows(url: str) -> dict[str, Window]:
     """Every run that Prometheus has seen, by its id. Raises NotAnswering."""
-    timestamps = f"timestamp({RUN_INFO})[{_LOOK_BACK}:1s]"
+    timestamps = f'timestamp({RUN_INFO}{{run!=""}})[{_LOOK_BACK}:1s]'
     first, last = (
         {series["metric"]["run"]: float(series["value"][1]) for series in prometheus.query(url, expression)}
         for expression in (f"min by (run) (min_over_time({timestamps}))", f"max by (run) (max_over_time({timestamps}))")

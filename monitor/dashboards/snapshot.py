@@ -19,6 +19,7 @@ from monitor import capabilities
 from monitor.engine import containers, naming, sdk
 from monitor.errors import RunFailed, UserError, refuse_unknown
 from monitor.metrics import prometheus
+from monitor.metrics.promql import has_plain_names, selector
 from monitor.results import store
 from monitor.results.result import RUNNING
 from node.training_metrics import KEEP_SECONDS
@@ -32,7 +33,6 @@ SETTINGS = {
 }
 FILE = "prometheus/series.om.gz"
 BEFORE_SECONDS, AFTER_SECONDS = 1.0, KEEP_SECONDS + 1.0  # the scrape before the first event; a dead rank's last figures
-_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def command(settings: dict[str, str], args) -> int:
@@ -126,16 +126,11 @@ def write(path: Path, url: str, start: float, end: float) -> dict:
 def read(url: str, start: float, end: float) -> Iterator[tuple[dict[str, str], list]]:
     """Every series that has samples in this time, by name: its labels and its (Unix seconds, value as text) pairs.
 
-    One is asked for at a time, so that no answer is larger than a day of one series. Raises NotAnswering.
+    One is asked for at a time, so that no answer is larger than a day of one series. Raises NotAnswering. Without those
+    whose names are none of ours: a line of the snapshot could not hold them.
     """
     milliseconds = round(1000 * (end - start))
-    for labels in sorted(prometheus.series(url, start, end), key=selector):
+    for labels in sorted(filter(has_plain_names, prometheus.series(url, start, end)), key=selector):
         for series in prometheus.query(url, f"{selector(labels)}[{milliseconds}ms]", end):
             if series["metric"] == labels:  # one with more labels matches too
                 yield labels, series["values"]
-
-
-def selector(labels: dict[str, str]) -> str:
-    """A series as OpenMetrics and PromQL write it: name{label="value",...}."""
-    pairs = (f'{name}="{value.translate(_ESCAPES)}"' for name, value in sorted(labels.items()) if name != "__name__")
-    return f"{labels['__name__']}{{{','.join(pairs)}}}"

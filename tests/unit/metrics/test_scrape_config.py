@@ -103,3 +103,11 @@ def test_of_a_nodes_series_those_that_the_docs_name_are_kept():
         assert kept(metric) == metric.startswith(("syncbed_node_", "syncbed_training_")), metric
     for name in ("ALERTS", "rank:syncbed_training_straggler:ratio1m", "syncbed_serving_requests_total", "prometheus_x"):
         assert not kept(name)
+    for name in ('syncbed_node_x"} 1', "syncbed_node_x\n# EOF", "syncbed_training_\u00e9"):
+        assert not kept(name), "Prometheus 3 takes names of any letters"
+
+
+def test_labels_of_a_nodes_series_have_plain_names():
+    labels = {"__name__": "syncbed_node_info", "name": 'a "b"', "le": "+Inf", 'x="1"} 2\ny': "z", "a b": "c"}
+    kept = relabelled(labels, NODE["metric_relabel_configs"])
+    assert kept == {"__name__": "syncbed_node_info", "name": 'a "b"', "le": "+Inf"}
