@@ -1,5 +1,7 @@
 """What a node holds in the volume of runs, looked at each second while a rank is there: a volume has no quota.
 
+What else it can write to has a size; the next run clears it.
+
 A node's files carry its group, which compose.yaml gives to no other node, and its user cannot give them another. A rank
 can write into another node's files, which then count as that one's. A file that is removed while it is held open is
 seen by the room that is left alone.
@@ -22,10 +24,11 @@ _REMOVE = 'rm -rf -- "$0" || { chmod -R u+rwX -- "$0"; rm -rf -- "$0"; } 2>/dev/
 
 
 class Bound(TypedDict):
-    """What the launcher is told."""
+    """What the launcher is told of where its node can write."""
 
-    folder: str  # where the volume is
+    folder: str  # the volume
     most_bytes: int  # that this node may hold there at once
+    scratch: dict[str, str]  # folders of its own, and the name that stays in each when a run begins
 
 
 class Usage:
@@ -109,16 +112,27 @@ class Watch:
             self._over.wait(LOOK_SECONDS)
 
 
-def sweep(folder: Path, run_id: str) -> None:
-    """Remove what nodes have left in the volume, but for a run's own folder. Its caller holds the first node.
+def clear(bound: Bound, run_id: str, is_first: bool) -> None:
+    """Remove what earlier runs left where this node can write; its caller holds the node.
 
-    What the orchestrator puts there for a run that is about to begin has the volume's own group.
+    `is_first`: whether each run has this node. Then in the volume too, but for the run's own folder, and for what the
+    orchestrator puts there for a run that is about to begin, which has the volume's own group.
     """
-    own = os.lstat(folder).st_gid
+    for folder, kept in bound["scratch"].items():
+        _sweep(folder, lambda entry, kept=kept: entry.name == kept)
+    if is_first:
+        own = os.lstat(bound["folder"]).st_gid
+        _sweep(bound["folder"], lambda entry: entry.name == run_id or entry.stat(follow_symlinks=False).st_gid == own)
+
+
+def _sweep(folder: str, stays: Callable[["os.DirEntry[str]"], bool]) -> None:
     with os.scandir(folder) as entries:
-        left = [e.path for e in entries if e.name != run_id and e.stat(follow_symlinks=False).st_gid != own]
-    for path in left:
-        subprocess.run(removal(path))
+        left = [entry for entry in entries if not stays(entry)]
+    for entry in left:
+        if entry.is_dir(follow_symlinks=False):
+            subprocess.run(removal(entry.path))
+        else:
+            Path(entry.path).unlink()
 
 
 def removal(path: str) -> list[str]:

@@ -24,7 +24,6 @@ import subprocess
 import sys
 import threading
 from functools import partial
-from pathlib import Path
 from typing import Any, TypedDict
 
 from node import cgroup, disk, limits, mpi
@@ -116,12 +115,10 @@ def run(request: Request) -> int:
     rank, metrics, signer = request["rank"], node_lock.STATE / "metrics", Signer(request["key"])
     if request["local_rank"] == 0:
         end_strays()  # of an earlier run; one of them may hold the lock
-    lock = take_lock(request["run"], metrics) if request["local_rank"] == 0 else None
+    lock = take_lock(request["run"], metrics, partial(_clear, request)) if request["local_rank"] == 0 else None
     if lock is None and await_holder(request["run"]) != request["run"]:
         signer.write(Busy(rank=rank, run=lock_holder() or "unknown"))
         return BUSY
-    if rank == 0 and "disk" in request:
-        disk.sweep(Path(request["disk"]["folder"]), request["run"])
     signer.write(Held(rank=rank))
     process = RankProcess()
     signal.signal(signal.SIGTERM, lambda *_: process.send(signal.SIGTERM))
@@ -135,6 +132,12 @@ def run(request: Request) -> int:
     os.environ.update(SYNCBED_RUN_ID=request["run"], SYNCBED_STATE=str(node_lock.STATE))
     env = os.environ | request["env"] | {"PROMETHEUS_MULTIPROC_DIR": str(metrics)}
     return 0 if _run_to_end(process, request, env, signer) == 0 else 1
+
+
+def _clear(request: Request) -> None:
+    """In a node of its own: begin with nothing of an earlier run."""
+    if "disk" in request:
+        disk.clear(request["disk"], request["run"], request["rank"] == 0)
 
 
 def _problem(request: Request) -> str | None:

@@ -5,6 +5,7 @@ import secrets
 import shutil
 import stat
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
@@ -19,10 +20,10 @@ STARTING = "starting"
 MOST = 200  # bytes of the id of a run
 
 
-def take_lock(run_id: str, metrics: Path | None = None) -> TextIO | None:
+def take_lock(run_id: str, metrics: Path | None = None, clear: Callable[[], None] = lambda: None) -> TextIO | None:
     """The node's lock, held until this process ends; None when another run holds it. Empties the folder of metrics.
 
-    Raises OSError where there can be no lock.
+    `clear` is called once the lock is held, before anybody can know by whom. Raises OSError where there can be no lock.
     """
     STATE.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + LOOK_SECONDS
@@ -38,6 +39,7 @@ def take_lock(run_id: str, metrics: Path | None = None) -> TextIO | None:
                 raise
             _remove(STATE / "lock")
         time.sleep(0.02)
+    clear()
     file.truncate(0)
     if metrics:
         _remove(metrics)  # the figures of an earlier run are not this one's

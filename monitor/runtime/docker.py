@@ -43,6 +43,7 @@ from trainer.spec import RunSpec
 
 NODE, RUNS = "trainer-", "/runs"
 HIDDEN_PYTHON = "hidden-python"  # of the node's image: the node's user cannot look into it
+SCRATCH = {"/run/syncbed": "lock", "/tmp": ".healthy", "/dev/shm": ""}  # of a node; see node.disk.Bound
 POLL_SECONDS = 0.5  # between two looks at nodes that are to come back
 
 
@@ -177,7 +178,7 @@ class DockerRuntime(Runtime):
             PYTHON,
             self.limits[seat.node],
             bool(self._links) and self._links[seat.node].shapes,
-            Bound(folder=RUNS, most_bytes=self._disk[seat.node]),
+            Bound(folder=RUNS, most_bytes=self._disk[seat.node], scratch=SCRATCH),
             MASTER_ADDR=self.node_name(0),
             MASTER_PORT=str(self._port),
             SYNCBED_DATA=self._data,

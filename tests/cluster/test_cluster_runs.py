@@ -7,7 +7,7 @@ import signal
 
 import pytest
 from orchestrator import Orchestrator, wait_until, write_cifar
-from testbed import syncbed
+from testbed import said, syncbed
 
 from monitor.conditions.conditions import Conditions
 from monitor.errors import UserError
@@ -143,11 +143,13 @@ def test_a_node_that_fills_the_volume_ends_the_run_is_named_and_the_next_run_fin
     assert (code, error["kind"], error["rank"]) == (1, "disk", 2), out
     assert re.search(r": its node holds [67]\d MiB in /runs, DISK=64m is the most$", error["message"])
     nothing_left(cluster)
-    assert cluster.node(2).exec_run(["chmod", "0", "/runs/elsewhere"]).exit_code == 0
+    leave = "chmod 0 /runs/elsewhere; rm /run/syncbed/lock; mkfifo /run/syncbed/lock; mkdir -m 0 /tmp/closed"
+    assert cluster.node(2).exec_run(["sh", "-c", f"{leave}; head -c 80000000 /dev/zero >/dev/shm/full"]).exit_code == 0
     (tmp_path / "next").mkdir()
     code, out = start(cluster, tmp_path / "next", STEPS=1).finish()
     assert code == 0, out
     assert cluster.node(0).exec_run(["ls", "/runs"]).output == b""
+    assert said(cluster.node(2), "ls", "-A", "/tmp", "/dev/shm").split() == ["/dev/shm:", "/tmp:", ".healthy"]
 
 
 def test_a_second_run_is_refused_with_the_first_ones_id(cluster, tmp_path):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from signed import KEY, event_of
 
-from node import disk
+from node import disk, lock
 from node.leftovers import launcher_command
 from trainer import events
 
@@ -31,8 +31,12 @@ def write(path, size: int = 0):
     return path
 
 
+def bound(volume, most: int, **scratch: str) -> disk.Bound:
+    return {"folder": str(volume), "most_bytes": most, "scratch": scratch}
+
+
 def problem(volume, most: int, group: int = MINE) -> str | None:
-    return disk.problem({"folder": str(volume), "most_bytes": most}, group)
+    return disk.problem(bound(volume, most), group)
 
 
 def free(monkeypatch, mib: int) -> None:
@@ -124,7 +128,7 @@ def launch(state, volume, most: int, program: str) -> list[events.Event]:
     """What a launcher says whose rank runs this program."""
     request = {"run": "run-1", "key": KEY, "rank": 2, "local_rank": 0, "env": {}}
     request["argv"] = [sys.executable, "-c", program]
-    request["disk"] = {"folder": str(volume), "most_bytes": most}
+    request["disk"] = bound(volume, most)
     process = subprocess.Popen(
         launcher_command(sys.executable, "run-1"),
         env=os.environ | {"SYNCBED_STATE": str(state), "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -160,7 +164,7 @@ def test_it_looks_again_and_again(volume, monkeypatch):
     answers = iter([None, None, "too much"])
     monkeypatch.setattr(disk, "problem", lambda bound, group: next(answers))
     over = disk.threading.Event()
-    with disk.Watch({"folder": str(volume), "most_bytes": 1}, over.set) as watch:
+    with disk.Watch(bound(volume, 1), over.set) as watch:
         assert over.wait(30)
     assert watch.problem == "too much" and list(answers) == []
 
@@ -180,9 +184,32 @@ def test_what_earlier_runs_left_is_swept_and_what_is_put_there_for_the_next_stay
         os.chown(volume / name, -1, 10103)
     (volume / "link").symlink_to(volume / "run-1")
     os.chown(volume / "link", -1, 10101, follow_symlinks=False)
-    disk.sweep(volume, "run-1")
+    disk.clear(bound(volume, 1), "run-1", is_first=False)
+    assert len(list(volume.iterdir())) == 5, "another node may have begun"
+    disk.clear(bound(volume, 1), "run-1", is_first=True)
     assert sorted(path.name for path in volume.iterdir()) == ["run-1", "run-2"]
     assert (volume / "run-1/checkpoint").exists()
+
+
+def test_a_nodes_own_folders_are_emptied_but_for_what_is_the_nodes(volume, tmp_path):
+    scratch = tmp_path / "tmp"
+    for name in ("lock", "filled", "metrics/x.db", "closed/x"):
+        write(scratch / name)
+    os.mkfifo(scratch / "pipe")
+    (scratch / "link").symlink_to(volume)
+    (scratch / "closed").chmod(0)
+    write(volume / "x")
+    disk.clear(bound(volume, 1, **{str(scratch): "lock"}), "run-1", is_first=False)
+    assert [path.name for path in scratch.iterdir()] == ["lock"]
+    assert (volume / "x").exists()
+
+
+def test_a_node_is_cleared_once_it_is_held_and_before_its_holder_is_known(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "STATE", tmp_path)
+    seen = []
+    with lock.take_lock("a-run", clear=lambda: seen.append(lock.lock_holder())):
+        assert seen == [lock.STARTING]
+        assert lock.lock_holder() == "a-run"
 
 
 def test_removal_is_stopped_by_no_mode_and_follows_no_link(volume, tmp_path):

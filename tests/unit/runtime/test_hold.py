@@ -18,6 +18,7 @@ from monitor.runtime import wires
 from monitor.runtime.base import Job
 from monitor.runtime.docker import DockerRuntime
 from monitor.runtime.hold import hold
+from node.disk import removal
 from trainer.spec import RunSpec
 
 HELD_TO = OWN | {"cpus": 0.2}
@@ -64,7 +65,7 @@ def test_a_run_that_came_second_takes_nothing_back(ours):
     node = Node()
     runtime(node).release(JOB)
     assert container_limits.now(node) == HELD_TO
-    assert node.commands == [["rm", "-rf", "/runs/run-1"]]
+    assert node.commands == [removal("/runs/run-1")]
 
 
 def test_the_run_that_had_them_takes_back_what_it_set(ours):
