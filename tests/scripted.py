@@ -161,8 +161,8 @@ class Scripted(RankHandle):
     def end_reason(self):
         return "its node stopped or the engine went away"
 
-    def close(self):
-        self.closed = True
+    def close(self, vanished=False):
+        self.closed, self.vanished = True, vanished
 
 
 def runtime_of(name, nodes=4):

@@ -78,7 +78,7 @@ class Supervisor:
             finally:
                 for rank in self.ranks:
                     if rank.handle:
-                        rank.handle.close()
+                        rank.handle.close(vanished=rank.vanished and not rank.busy)
         for rank in self.ranks:
             if rank.busy:
                 raise Busy(rank.busy)

@@ -98,10 +98,10 @@ class RankHandle(ABC):
         """Why its stream ended without a last word, as far as it can be known. Never raises."""
 
     @abstractmethod
-    def close(self) -> None:
+    def close(self, vanished: bool = False) -> None:
         """Let go of it. A rank that still runs is killed by its launcher, which is killed itself when it does not end.
 
-        Never raises.
+        `vanished`: its launcher is gone without a last word, and may have left what its rank had started. Never raises.
         """
 
 

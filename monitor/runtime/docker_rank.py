@@ -87,8 +87,8 @@ class DockerRank(RankHandle):
     def end_reason(self) -> str:
         return self._execution.end_reason()
 
-    def close(self) -> None:
-        if not self._ended.is_set():
+    def close(self, vanished: bool = False) -> None:
+        if vanished or not self._ended.is_set():
             self._execution.end()
         self._stream.close()
         self._socket.close()

@@ -190,7 +190,7 @@ class LocalRank(RankHandle):
             return f"its launcher was killed by {signal.Signals(-code).name}"
         return "its launcher closed its output" if code is None else f"its launcher ended with exit code {code}"
 
-    def close(self) -> None:
+    def close(self, vanished: bool = False) -> None:
         with suppress(OSError):
             self._stdin.close()
         try:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from scripted import ScriptedRuntime, exited, failed, finished, no_waiting, ready, step, supervise
 
+from monitor.errors import Busy
 from monitor.run import recovery
 from monitor.run.casualties import BLAME_SECONDS, EVIDENCE_SECONDS
 from monitor.run.supervise import Supervisor
@@ -54,6 +55,15 @@ def test_the_first_own_error_is_the_cause():
     _, failure, _ = supervise([later, first])
     assert (failure.kind, failure.rank) == ("error", 1)
     assert failure.message == "rank 1 (trainer-1) failed before its first step: ValueError: bad"
+
+
+def test_a_launcher_without_a_last_word_is_told_from_all_others():
+    """Its rank may have killed it, and go on beside it."""
+    scripts = [[ready(0), step(0)], [ready(1), exited(1, 1)], [events.Busy(rank=2, run="other")]]
+    with pytest.raises(Busy):
+        supervise(scripts)
+    _, _, runtime = supervise(scripts[:2])
+    assert [runtime.handles[rank].vanished for rank in range(2)] == [True, False]
 
 
 def test_a_rank_whose_node_holds_too_much_of_the_disk_is_the_cause_whatever_else_is_said():

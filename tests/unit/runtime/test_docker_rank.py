@@ -48,6 +48,14 @@ def test_a_launcher_that_has_ended_is_left_alone(attached):
     assert calls == []
 
 
+def test_what_a_launcher_that_was_killed_may_have_left_is_ended(attached):
+    handle, said, engines, calls = attached
+    engines.shutdown(socket.SHUT_WR)
+    assert said.get(timeout=30).line is None
+    handle.close(vanished=True)
+    assert calls == ["end"]
+
+
 @pytest.fixture
 def node(monkeypatch):
     """A running node; `looks` are what comes of it each time it is looked at: another status, or an error."""
