@@ -12,6 +12,7 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict
 
@@ -127,12 +128,15 @@ def clear(bound: Bound, run_id: str, is_first: bool) -> None:
 
 def _sweep(folder: str, stays: Callable[["os.DirEntry[str]"], bool]) -> None:
     with os.scandir(folder) as entries:
-        left = [entry for entry in entries if not stays(entry)]
-    for entry in left:
-        if entry.is_dir(follow_symlinks=False):
-            subprocess.run(removal(entry.path))
-        else:
-            Path(entry.path).unlink()
+        listed = list(entries)
+    for entry in listed:
+        with suppress(FileNotFoundError):  # a process that is about to end removes its own
+            if stays(entry):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                subprocess.run(removal(entry.path))
+            else:
+                Path(entry.path).unlink()
 
 
 def removal(path: str) -> list[str]:

@@ -134,22 +134,23 @@ def test_a_node_out_of_memory_is_told_from_a_kill(cluster, tmp_path):
 
 
 def test_a_node_that_fills_the_volume_ends_the_run_is_named_and_the_next_run_finds_it_empty(cluster, tmp_path):
-    run = start(cluster, tmp_path, DISK="64m", **LONG)
-    run.wait_for("step", rank=2)
+    small = {"NODES": 2, "MODEL": "cnn3"}
+    run = start(cluster, tmp_path, DISK="64m", **small, **LONG)
+    run.wait_for("step", rank=1)
     fill = "mkdir -p /runs/elsewhere && head -c 80000000 /dev/zero >/runs/elsewhere/zeros"
-    assert cluster.node(2).exec_run(["sh", "-c", fill]).exit_code == 0
+    assert cluster.node(1).exec_run(["sh", "-c", fill]).exit_code == 0
     code, out = run.finish()
     error = run.result()["error"]
-    assert (code, error["kind"], error["rank"]) == (1, "disk", 2), out
+    assert (code, error["kind"], error["rank"]) == (1, "disk", 1), out
     assert re.search(r": its node holds [67]\d MiB in /runs, DISK=64m is the most$", error["message"])
     nothing_left(cluster)
     leave = "chmod 0 /runs/elsewhere; rm /run/syncbed/lock; mkfifo /run/syncbed/lock; mkdir -m 0 /tmp/closed"
-    assert cluster.node(2).exec_run(["sh", "-c", f"{leave}; head -c 80000000 /dev/zero >/dev/shm/full"]).exit_code == 0
+    assert cluster.node(1).exec_run(["sh", "-c", f"{leave}; head -c 80000000 /dev/zero >/dev/shm/full"]).exit_code == 0
     (tmp_path / "next").mkdir()
-    code, out = start(cluster, tmp_path / "next", STEPS=1).finish()
+    code, out = start(cluster, tmp_path / "next", STEPS=1, **small).finish()
     assert code == 0, out
     assert cluster.node(0).exec_run(["ls", "/runs"]).output == b""
-    assert not {"closed", "full"} & set(said(cluster.node(2), "ls", "-A", "/tmp", "/dev/shm").split())
+    assert not {"closed", "full"} & set(said(cluster.node(1), "ls", "-A", "/tmp", "/dev/shm").split())
 
 
 def test_a_second_run_is_refused_with_the_first_ones_id(cluster, tmp_path):
