@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from monitor.capabilities import RUNTIMES
 from monitor.run import supervise as supervise_module
-from monitor.run.rank_stream import LAUNCHERS
+from monitor.run.rank_stream import DISK, LAUNCHERS
 from monitor.run.supervise import Supervisor
 from monitor.runtime.base import Job, Output, RankHandle
 from trainer import events
@@ -118,7 +118,8 @@ def no_waiting(monkeypatch) -> Clock:
 
 def output_of(rank, event):
     """As the one says this event who says such events: the rank or its launcher."""
-    return Output(rank, "launcher" if isinstance(event, LAUNCHERS) else "stdout", events.to_line(event))
+    is_launchers = isinstance(event, LAUNCHERS) or getattr(event, "kind", None) == DISK
+    return Output(rank, "launcher" if is_launchers else "stdout", events.to_line(event))
 
 
 class Scripted(RankHandle):

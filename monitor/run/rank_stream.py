@@ -41,7 +41,8 @@ ONCE = (
     *(events.Started, events.Ready, events.Trained, events.Served, events.Watched, events.Evaluated, events.Finished),
 )
 WARNINGS, VERSIONS = 1000, 100
-FAILURES = ("own", "peer", "deadline", "mismatch", "input", "disk")  # a Failed's kinds
+DISK = "disk"
+FAILURES = ("own", "peer", "deadline", "mismatch", "input", DISK)  # a Failed's kinds
 
 
 class RankStream:
@@ -72,6 +73,8 @@ class RankStream:
             raise EventFault(f"it sent the event {name}, which the orchestrator alone writes")
         if kind in LAUNCHERS and not is_launchers:
             raise EventFault(f"it sent the event {name}, which its launcher alone sends")
+        if isinstance(event, events.Failed) and event.kind == DISK and not is_launchers:
+            raise EventFault("it sent a failure for space on the disk, which its launcher alone sends")
         if is_launchers and kind not in (*LAUNCHERS, events.Failed):
             raise EventFault(f"its launcher sent the event {name}, which the rank alone sends")
         if kind is events.Busy and self._counts:

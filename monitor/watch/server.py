@@ -109,9 +109,9 @@ class Server:
         words = first.split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1.") or len(pairs) != len(lines):
             raise Refusal(400, "this is no HTTP/1.1")
-        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
+        fields = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
         address = writer.get_extra_info("sockname")[0]
-        if refused := self._hosts.refusal(raw, words[2].removeprefix("HTTP/"), address):
+        if refused := self._hosts.refusal(fields, words[2].removeprefix("HTTP/"), address):
             raise Refusal(refused.status, refused.message)
         if words[0] != "GET":
             raise Refusal(405, "only GET is answered")

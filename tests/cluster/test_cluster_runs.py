@@ -134,24 +134,21 @@ def test_a_node_out_of_memory_is_told_from_a_kill(cluster, tmp_path):
     assert 480 <= int(told[1]) <= 512
 
 
-def test_a_node_that_fills_the_volume_ends_the_run_is_named_and_the_next_run_finds_it_empty(cluster, tmp_path):
-    small = {"NODES": 2, "MODEL": "cnn3"}
-    run = start(cluster, tmp_path, DISK="64m", **small, **LONG)
+def test_a_run_begins_with_empty_folders_and_is_ended_when_a_node_fills_the_volume(cluster, tmp_path):
+    node = cluster.node(1)
+    leave = "mkdir -m 0 /runs/earlier /tmp/closed; rm -f /run/syncbed/lock; mkfifo /run/syncbed/lock"
+    assert node.exec_run(["sh", "-c", f"{leave}; head -c 80000000 /dev/zero >/dev/shm/full"]).exit_code == 0
+    run = start(cluster, tmp_path, NODES=2, MODEL="cnn3", DISK="64m", **LONG)
     run.wait_for("step", rank=1)
-    fill = "mkdir -p /runs/elsewhere && head -c 80000000 /dev/zero >/runs/elsewhere/zeros"
-    assert cluster.node(1).exec_run(["sh", "-c", fill]).exit_code == 0
+    assert not {"earlier", "closed", "full"} & set(said(node, "ls", "-A", "/runs", "/tmp", "/dev/shm").split())
+    fill = "mkdir /runs/elsewhere && head -c 80000000 /dev/zero >/runs/elsewhere/zeros"
+    assert node.exec_run(["sh", "-c", fill]).exit_code == 0
     code, out = run.finish()
+    assert node.exec_run(["rm", "-r", "/runs/elsewhere"]).exit_code == 0
     error = run.result()["error"]
     assert (code, error["kind"], error["rank"]) == (1, "disk", 1), out
     assert re.search(r": its node holds [67]\d MiB in /runs, DISK=64m is the most$", error["message"])
     nothing_left(cluster)
-    leave = "chmod 0 /runs/elsewhere; rm /run/syncbed/lock; mkfifo /run/syncbed/lock; mkdir -m 0 /tmp/closed"
-    assert cluster.node(1).exec_run(["sh", "-c", f"{leave}; head -c 80000000 /dev/zero >/dev/shm/full"]).exit_code == 0
-    (tmp_path / "next").mkdir()
-    code, out = start(cluster, tmp_path / "next", STEPS=1, **small).finish()
-    assert code == 0, out
-    assert cluster.node(0).exec_run(["ls", "/runs"]).output == b""
-    assert not {"closed", "full"} & set(said(cluster.node(1), "ls", "-A", "/tmp", "/dev/shm").split())
 
 
 def test_a_second_run_is_refused_with_the_first_ones_id(cluster, tmp_path):

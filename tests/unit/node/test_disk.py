@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from signed import KEY, event_of
 
-from node import disk
+from node import disk, lock
 from node.leftovers import launcher_command
 from trainer import events
 
@@ -201,6 +201,14 @@ def test_a_nodes_own_folders_are_emptied_but_for_what_is_the_nodes(volume, tmp_p
     disk.clear(bound(volume, 1, **{str(scratch): ["lock"]}), "run-1", is_first=False)
     assert [path.name for path in scratch.iterdir()] == ["lock"]
     assert (volume / "x").exists()
+
+
+def test_a_node_is_cleared_once_it_is_held_and_before_its_holder_is_known(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "STATE", tmp_path)
+    seen = []
+    with lock.take_lock("a-run", clear=lambda: seen.append(lock.lock_holder())):
+        assert seen == [lock.STARTING]
+        assert lock.lock_holder() == "a-run"
 
 
 def test_removal_is_stopped_by_no_mode_and_follows_no_link(volume, tmp_path):
