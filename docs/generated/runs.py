@@ -23,7 +23,7 @@ GROUPS = {
     ),
     "While it trains": ("EVERY", "EVALUATE", "RESUME", "RESTARTS", "DEADLINE", "TENSORBOARD"),
     "Limits, links and faults": (
-        *("CPUS", "MEMORY", "LINK", "RATE", "DELAY", "JITTER", "LOSS", "CONGESTION", "FAULT"),
+        *("CPUS", "MEMORY", "DISK", "LINK", "RATE", "DELAY", "JITTER", "LOSS", "CONGESTION", "FAULT"),
     ),
     "Where it runs and where files go": (*("RUNTIME", "PROJECT", "DATA_DIR", "DATA_CACHE", "RUNS_DIR", "PAGES"),),
 }
