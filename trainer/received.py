@@ -12,7 +12,6 @@ import errno
 import json
 import math
 import os
-import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +22,8 @@ MOST_LINE, MOST_LINES = 1 << 20, 1 << 30  # bytes of a line, and of all lines of
 MOST_DEPTH = 64
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
-_LARGE = re.compile(rb"[0-9]{19}|[0-9.][eE]\+?[0-9]{3}")  # numbers that have to be looked at one by one
+_NINES = bytes.maketrans(b"012345678", b"9" * 9)
+_LARGE = (b"9" * 19, b"e999", b"E999", b"e+999", b"E+999")  # in nines: numbers that have to be looked at one by one
 _KINDS = {
     stat.S_IFLNK: "a symbolic link",
     stat.S_IFIFO: "a pipe",
@@ -73,14 +73,16 @@ def load_json(path: Path, most_bytes: int = MOST_JSON, *, has_types: bool = Fals
     `has_types`: a type checks the value next, which names the field that is NaN.
     """
     content = read_received(path, most_bytes)
-    hooks: dict[str, Any] = {"parse_int": _whole, "parse_float": _finite} if _LARGE.search(content) else {}
+    nines = content.translate(_NINES)
+    is_large = any(number in nines for number in _LARGE)
+    hooks: dict[str, Any] = {"parse_int": _whole, "parse_float": _finite} if is_large else {}
     if not has_types:
         hooks["parse_constant"] = _finite
     try:
         value = json.loads(content, **hooks)
     except (RecursionError, MemoryError):
         raise ValueError("nested too deeply") from None
-    if _is_deeper(value, MOST_DEPTH):
+    if content.count(b"[") + content.count(b"{") > MOST_DEPTH and _is_deeper(value, MOST_DEPTH):
         raise ValueError("nested too deeply")
     return value
 

@@ -21,11 +21,12 @@ _HALVES = re.compile(r"[\ud800-\udfff]")  # halves of letters, which no text can
 
 
 def _text(value):
-    return _HALVES.sub("\ufffd", value) if isinstance(value, str) else value
+    return _HALVES.sub("\ufffd", value) if isinstance(value, str) and not value.isascii() else value
 
 
 def _line(value):
-    return one_line(_text(value), MOST_LETTERS) if isinstance(value, str) else value
+    is_line = not isinstance(value, str) or (len(value) <= MOST_LETTERS and value.isprintable())
+    return value if is_line else one_line(_text(value), MOST_LETTERS)
 
 
 T = TypeVar("T")
