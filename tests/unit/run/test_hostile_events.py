@@ -238,6 +238,14 @@ def test_a_launchers_events_are_its_own(tmp_path, event, rank):
     check_blame(run, result, rank, f"it sent the event {kind}, which its launcher alone sends")
 
 
+def test_that_the_disk_is_full_is_a_launchers_word():
+    event = events.Failed(rank=0, kind="disk", message="its node holds 2 MiB in /runs, DISK=1m is the most")
+    stream = RankStream(SPEC, 0)
+    with pytest.raises(events.EventFault, match="failure for space on the disk, which its launcher alone sends"):
+        stream.event(Output(0, "stdout", events.to_line(event)))
+    assert stream.event(Output(0, "launcher", events.to_line(event))) == event
+
+
 def test_proxies_are_a_launchers_with_mpi_too(tmp_path):
     run, result = end_of(tmp_path, [events.to_line(proxies(2))], sync="psgd", transport="mpi")
     check_blame(run, result, 0, "it sent the event proxies, which its launcher alone sends")
