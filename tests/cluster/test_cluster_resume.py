@@ -1,5 +1,6 @@
 """Checkpoints come out of the cluster and go back in: a run that lost a node's rank goes on to the same weights."""
 
+import pytest
 from orchestrator import Orchestrator
 
 from trainer.checkpoint_folder import complete_ones, verify
@@ -11,6 +12,7 @@ def start(cluster, folder, **settings):
     return Orchestrator(folder, RUNTIME="docker", PROJECT=cluster.project, **settings)
 
 
+@pytest.mark.timeout(360)  # three runs of VGG-11, the first of them on a cluster that has just come up
 def test_a_killed_run_goes_on_in_the_cluster_and_ends_as_one_that_was_not(cluster, tmp_path):
     undisturbed = start(cluster, tmp_path, **SPEC, TENSORBOARD=1)
     code, out = undisturbed.finish()

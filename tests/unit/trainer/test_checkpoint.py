@@ -141,8 +141,8 @@ class FullDisk:
 @pytest.mark.parametrize("room", [0, 1000, 100_000])
 def test_a_full_disk_is_one_line_and_leaves_the_earlier_checkpoint_whole(tmp_path, monkeypatch, room):
     save(tmp_path, 1)
-    create = files._create
-    monkeypatch.setattr(files, "_create", lambda part: FullDisk(create(part), room))
+    create = files.new_file
+    monkeypatch.setattr(files, "new_file", lambda part: FullDisk(create(part), room))
     with pytest.raises(CheckpointError, match=r"^checkpoint .*step-000002/model.pt: no space left on device$"):
         save(tmp_path, 2)
     monkeypatch.undo()
